@@ -1,0 +1,28 @@
+/* Parsing of what people write: numbers, sizes, durations, addresses. Every parser takes the whole string or fails, and
+ * writes its result only when it succeeds. */
+#ifndef PSD_COMMON_CONF_H
+#define PSD_COMMON_CONF_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+bool psd_parse_i64(const char *text, int64_t min, int64_t max, int64_t *out);
+/* "65536", "64K", "1.5M", "2G", with powers of 1024 and an optional B or iB. */
+bool psd_parse_bytes(const char *text, int64_t *out);
+/* "250ms", "5s", "2m", "1h"; a bare number is milliseconds. */
+bool psd_parse_ms(const char *text, int64_t *out);
+/* tcp://host:port, tcp://[v6]:port, tcp://*:port; port 0 to 65535 ("*" also for the port: 0). */
+bool psd_parse_endpoint(const char *text, char *host, size_t host_bytes, uint16_t *port);
+/* 1 to PSD_MAX_NAME - 1 bytes of [A-Za-z0-9._-]: job, worker, role and table names. */
+bool psd_name_valid(const char *text);
+bool psd_utf8_valid(const char *text, size_t bytes);
+
+/* For people: "64 MiB", "1.5 s", "250 ms". Returns out. */
+char *psd_format_bytes(int64_t bytes, char *out, size_t out_bytes);
+char *psd_format_ns(int64_t ns, char *out, size_t out_bytes);
+
+/* snprintf that appends at the end of `out`; cuts, never overflows. */
+void psd_append(char *out, size_t out_bytes, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+#endif

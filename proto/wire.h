@@ -1,0 +1,31 @@
+/* Frames <-> message structs. The only code that knows protobuf. Every decoded field is checked: version, text (NUL,
+ * UTF-8, length), enum ranges, counts against the columns that came, numbers against their limits. */
+#ifndef PSD_WIRE_H
+#define PSD_WIRE_H
+
+#include "common/msg.h"
+
+/* A decoded message and the memory its pointers lead to. */
+typedef struct psd_msg_box {
+    psd_msg msg;
+    /* private to wire.c below */
+    void *arena;
+} psd_msg_box;
+
+/* PSD_ERR_FORMAT: not a psd message, or a field out of bounds. PSD_ERR_PROTOCOL: another protocol version, named in
+ * `why`. PSD_ERR_LIMIT: over PSD_MAX_FRAME, or more memory to decode than 4 times that. */
+psd_status psd_wire_decode(const void *frame, size_t bytes, psd_msg_box **out, char *why, size_t why_bytes);
+void psd_msg_box_free(psd_msg_box *box); /* accepts NULL */
+
+/* Encodes into a growing buffer that the caller keeps between calls and frees with psd_wire_buffer_free. PSD_ERR_LIMIT when
+ * the frame would be over PSD_MAX_FRAME (rows and columns must be paged or chunked by the producer). */
+typedef struct psd_wire_buffer {
+    uint8_t *data;
+    size_t bytes;
+    size_t capacity;
+} psd_wire_buffer;
+
+psd_status psd_wire_encode(const psd_msg *msg, psd_wire_buffer *buffer);
+void psd_wire_buffer_free(psd_wire_buffer *buffer);
+
+#endif

@@ -1,0 +1,162 @@
+/* The contract of a data backend: what moves tensors between the ranks of a context.
+ *
+ * A backend instance belongs to one context. Above it, ops.c has validated every argument, so a backend sees only
+ * legal operations; what it must find out itself is whether the *ranks* agree (PSD_ERR_MISMATCH). Out-parameters are
+ * written only on PSD_OK. Functions marked [any] may be called by any thread at any time between open and close; the
+ * others are called by one thread at a time per instance. Nothing but wait() and chan_recv() blocks. */
+#ifndef PSD_BACKEND_H
+#define PSD_BACKEND_H
+
+#include "common/clock.h"
+#include "common/msg.h"
+
+typedef struct psd_backend psd_backend;             /* one context's instance */
+typedef struct psd_backend_group psd_backend_group; /* a group on it */
+typedef struct psd_request psd_request;             /* an operation in flight */
+
+typedef enum psd_backend_caps {
+    PSD_CAP_HOST_MEMORY = 1u << 0,
+    PSD_CAP_DEVICE_MEMORY = 1u << 1,
+    PSD_CAP_TAGS = 1u << 2,       /* tags other than 0 */
+    PSD_CAP_ANY_SOURCE = 1u << 3, /* PSD_ANY_SOURCE, PSD_ANY_TAG */
+    PSD_CAP_BIT_OPS = 1u << 4,    /* band, bor, bxor */
+    PSD_CAP_ABORT = 1u << 5,      /* group_abort works; otherwise the process exits on failure */
+    PSD_CAP_CHANNEL = 1u << 6,    /* the small-message channel */
+} psd_backend_caps;
+
+typedef struct psd_backend_config {
+    const char *job;
+    uint64_t incarnation;
+    int64_t eager_limit;     /* bytes; a send of more completes only once its receive is posted */
+    const char *bind_host;   /* PSD_DATA_HOST: address or interface for data links; NULL: the backend chooses */
+    const char *transport;   /* PSD_HOST_TRANSPORT: auto, shm or tcp */
+    /* Called on a mismatch, a broken link or a passed deadline, so that psd can tell the other members; from any thread, under
+     * backend locks: it must only queue. `culprit` is a world rank or -1. */
+    void (*on_group_broken)(void *owner, uint32_t group, psd_status status, int32_t culprit, const char *text);
+    void *owner;
+} psd_backend_config;
+
+typedef struct psd_group_desc {
+    uint32_t id; /* psd's, unique in a job over all time */
+    uint64_t epoch;
+    int32_t rank; /* mine */
+    int32_t size;
+    const uint32_t *members;      /* world ranks; copied */
+    const char *const *addresses; /* of the members, as address() made them; copied as needed */
+    const uint8_t *token;
+    uint32_t token_bytes;
+} psd_group_desc;
+
+/* One send or receive of a batch. */
+typedef struct psd_op_p2p {
+    bool is_send;
+    psd_dtype dtype;
+    void *data; /* read only when sending */
+    int64_t count;
+    int32_t peer; /* group rank, or PSD_ANY_SOURCE */
+    int32_t tag;  /* or PSD_ANY_TAG */
+} psd_op_p2p;
+
+/* A validated operation. The struct, its splits and its batch are copied or used up by start(); the tensor memory is
+ * borrowed until the request completes. `count` is the c of psd.h's table (elements per rank where in or out is n*c).
+ * PSD_OP_SEND and PSD_OP_RECV come as a batch of one; sendrecv as a batch of two. */
+typedef struct psd_op {
+    psd_op_kind kind;
+    psd_dtype dtype;  /* 0 for barrier and batch */
+    psd_redop redop;  /* 0 where nothing is reduced */
+    int32_t root;     /* -1 where there is none */
+    int64_t count;
+    const void *in;
+    void *out;
+    const int64_t *in_splits; /* all_to_all_v: group size of each */
+    const int64_t *out_splits;
+    const psd_op_p2p *p2p; /* batch */
+    int32_t p2p_count;
+    psd_time_ns deadline; /* the op's own; passing it breaks the group with PSD_ERR_DEADLINE */
+    const char *label;    /* `all_reduce "grad" at train.c:12`: for error texts; copied if kept */
+} psd_op;
+
+/* What a completed request tells. For batches, source and tag are those of the last receive. */
+typedef struct psd_op_result {
+    psd_status status;
+    int32_t source;
+    int32_t tag;
+    uint64_t ordinal; /* collective: in its group; send, receive: in its pair */
+} psd_op_result;
+
+#define PSD_CHAN_MAX 1024 /* bytes of a small message */
+
+typedef struct psd_chan_msg {
+    uint32_t source; /* world rank */
+    uint32_t bytes;
+    uint8_t data[PSD_CHAN_MAX];
+} psd_chan_msg;
+
+typedef struct psd_backend_ops {
+    const char *name;
+    uint32_t caps;
+
+    /* [any] Can it run here? No side effects. Writes one clear sentence why, or why not. */
+    psd_status (*probe)(char *why, size_t why_bytes);
+
+    psd_status (*open)(const psd_backend_config *config, psd_backend **out, char *why, size_t why_bytes);
+    /* All groups are closed and all requests released before. Accepts NULL. */
+    void (*close)(psd_backend *backend);
+
+    /* [any] Text that other ranks' group_begin understands; PSD_MAX_ADDR bytes at most. */
+    psd_status (*address)(psd_backend *backend, char *out, size_t bytes);
+    /* [any] The token of a new group, made by its rank 0. */
+    psd_status (*token)(psd_backend *backend, uint8_t *out, size_t capacity, uint32_t *bytes);
+
+    /* Starts connecting to the members; poll until it is no longer PSD_INPROGRESS. Ready means that every link of the
+     * group has carried a message both ways. On an error `why` names the pair, both addresses, and the cure. */
+    psd_status (*group_begin)(psd_backend *backend, const psd_group_desc *desc, psd_backend_group **out, char *why,
+                              size_t why_bytes);
+    psd_status (*group_poll)(psd_backend_group *group, char *why, size_t why_bytes);
+    /* No request of the group is left. Accepts NULL. */
+    void (*group_close)(psd_backend_group *group);
+    /* [any] All its requests, now and later, end with this status and text. Idempotent: the first reason stays. */
+    void (*group_abort)(psd_backend_group *group, psd_status status, const char *text);
+    /* [any] PSD_OK, or the status the group is broken with, and its text. */
+    psd_status (*group_error)(psd_backend_group *group, char *text, size_t text_bytes);
+
+    /* [any] Starts an operation. Collectives of one group are started in program order (the caller holds the group's
+     * order lock). A broken group gives its status. */
+    psd_status (*start)(psd_backend_group *group, const psd_op *op, psd_request **out);
+    /* [any] Makes progress once; PSD_INPROGRESS, or the result's status, and then *result is written. */
+    psd_status (*test)(psd_request *request, psd_op_result *result);
+    /* [any] Blocks until all (or, with any, one) of the requests are complete or the deadline has passed
+     * (PSD_ERR_TIMEOUT). Spins briefly, then sleeps. Entries may be NULL and are skipped. Returns PSD_OK when the
+     * condition holds, whatever the operations' own statuses: ask test(). */
+    psd_status (*wait)(psd_backend *backend, psd_request *const *requests, int32_t count, bool any,
+                       psd_time_ns deadline);
+    /* [any] Gives a completed request back. */
+    void (*release)(psd_request *request);
+    /* [any] The error text of a completed, failed request; valid until release. */
+    const char *(*request_text)(const psd_request *request);
+
+    /* [any] The small-message channel to a world rank with which some open group shares a link. Reliable, ordered,
+     * never blocks: PSD_AGAIN when the link is full, PSD_ERR_UNREACHABLE without a link. */
+    psd_status (*chan_send)(psd_backend *backend, uint32_t world_rank, const void *data, uint32_t bytes);
+    /* [any, one thread at a time] PSD_ERR_TIMEOUT when nothing came by the deadline (also at once if it has passed). */
+    psd_status (*chan_recv)(psd_backend *backend, psd_time_ns deadline, psd_chan_msg *out);
+
+    /* [any] Bytes over links since open. */
+    void (*counters)(psd_backend *backend, uint64_t *bytes_sent, uint64_t *bytes_received);
+
+    /* Memory that this backend moves fastest; optional (NULL: psd takes aligned, zeroed heap memory). */
+    psd_status (*mem_alloc)(psd_backend *backend, size_t bytes, void **out);
+    void (*mem_free)(psd_backend *backend, void *data, size_t bytes);
+} psd_backend_ops;
+
+/* The backends of this build, in the order of preference of "auto"; NULL-terminated. */
+const psd_backend_ops *const *psd_backends(void);
+
+/* Chooses by name, or by probing for "auto" (nccl, else mpi under mpirun, else host). `why` gets the reason for the
+ * choice, or for the refusal. */
+psd_status psd_backend_choose(const char *name, const psd_backend_ops **out, char *why, size_t why_bytes);
+
+/* Mandatory slots present, optional ones in agreement with caps? */
+psd_status psd_backend_verify(const psd_backend_ops *ops, char *why, size_t why_bytes);
+
+#endif
