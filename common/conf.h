@@ -12,7 +12,7 @@ bool psd_parse_i64(const char *text, int64_t min, int64_t max, int64_t *out);
 bool psd_parse_bytes(const char *text, int64_t *out);
 /* "250ms", "5s", "2m", "1h"; a bare number is milliseconds. */
 bool psd_parse_ms(const char *text, int64_t *out);
-/* tcp://host:port, tcp://[v6]:port, tcp://*:port; port 0 to 65535 ("*" also for the port: 0). */
+// tcp://host:port, tcp://[v6]:port or tcp://*:port; port 0 to 65535, "*" also for the port (0).
 bool psd_parse_endpoint(const char *text, char *host, size_t host_bytes, uint16_t *port);
 /* 1 to PSD_MAX_NAME - 1 bytes of [A-Za-z0-9._-]: job, worker, role and table names. */
 bool psd_name_valid(const char *text);

@@ -1,0 +1,58 @@
+/* Collectives of the host backend as rounds of messages and local work: pure computation, no links, no locks.
+ *
+ * The engine runs a collective so:
+ *     coll_begin(&coll, op, rank, size, scratch);
+ *     for (round = 0; coll_round(&coll, round, &messages); round++) {
+ *         post all messages, wait until all are complete;
+ *         coll_finish(&coll, round);
+ *     }
+ * Messages of one pair, one direction and one collective match in order; zero-byte messages are sent too, so that every pair that
+ * an algorithm connects compares fingerprints even when there is no data.
+ *
+ * Reductions are in rank order with the result rounded once: rank i owns a piece, receives that piece from everybody,
+ * reduces (f16 and bf16 in f32, avg divides at the end) and sends the result on. So all ranks and all runs get the same
+ * bits, whatever the chunking. Large operations go in chunks that stay in cache, the exchange of one chunk beside the
+ * passing on of the one before. */
+#ifndef PSD_HOST_COLL_H
+#define PSD_HOST_COLL_H
+
+#include "worker/backend/backend.h"
+
+typedef struct coll_message {
+    bool is_send;
+    int32_t peer; /* group rank, never oneself */
+    void *data;   /* read only when sending */
+    size_t bytes;
+} coll_message;
+
+typedef struct coll_messages {
+    int32_t count;
+    int32_t capacity;
+    coll_message *items; /* the engine's array, of coll_max_messages() */
+} coll_messages;
+
+typedef struct coll {
+    psd_op op; /* copied; splits are borrowed from the engine until the collective ends */
+    int32_t rank;
+    int32_t size;
+    uint32_t rounds;
+    size_t chunk; /* bytes of each rank's piece that one round handles */
+    unsigned char *scratch;
+} coll;
+
+/* Most messages in one round, and bytes of scratch, that any collective of this size of group may need (bounded: does
+ * not grow with op->count). */
+int32_t coll_max_messages(int32_t size);
+size_t coll_scratch_bytes(const psd_op *op, int32_t size);
+
+void coll_begin(coll *c, const psd_op *op, int32_t rank, int32_t size, void *scratch);
+/* Writes the messages of round `round`; false once all rounds are done. With size 1 there are only local copies. */
+bool coll_round(coll *c, uint32_t round, coll_messages *out);
+/* Local work after the round's messages are complete. */
+void coll_finish(coll *c, uint32_t round);
+
+/* dst[i] = in[0][i] op in[1][i] op ... in[n-1][i], in this order, rounded once; avg divides by n. dst may be one of
+ * the inputs. dtype and redop are a legal pair. */
+void reduce_n(psd_dtype dtype, psd_redop redop, void *dst, const void *const *in, int32_t n, size_t count);
+
+#endif
