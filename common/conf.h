@@ -1,5 +1,5 @@
-/* Parsing of what people write: numbers, sizes, durations, addresses. Every parser takes the whole string or fails, and
- * writes its result only when it succeeds. */
+/* Parsing of what people write: numbers, sizes, durations, addresses. Every parser takes the whole string or
+ * fails, and writes its result only when it succeeds. */
 #ifndef PSD_COMMON_CONF_H
 #define PSD_COMMON_CONF_H
 

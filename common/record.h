@@ -1,6 +1,7 @@
-/* The operation recorder's file: one per context, in PSD_RUN_DIR, mapped by its owner and readable by others while it
- * lives and after it died. A header page, the wait records of the context's threads, then a ring of op records.
- * Fixed little-endian layout; a reader checks magic, version and sizes before it believes anything. */
+/* The operation recorder's file: one per context, in PSD_RUN_DIR, mapped by its owner and readable by others
+ * while it lives and after it died. A header page, the wait records of the context's threads, then a ring of
+ * op records. Fixed little-endian layout; a reader checks magic, version and sizes before it believes
+ * anything. */
 #ifndef PSD_COMMON_RECORD_H
 #define PSD_COMMON_RECORD_H
 
@@ -21,13 +22,14 @@ typedef enum psd_op_state {
     PSD_STATE_FAILED = 3,
 } psd_op_state;
 
-/* Written by the thread that starts the op; `seq` is stored last (release), so a reader that finds the same seq before
- * and after has a whole record. Times are psd_now_ns. */
+/* Written by the thread that starts the op; `seq` is stored last (release), so a reader that finds the same
+ * seq before and after has a whole record. Times are psd_now_ns. */
 typedef struct psd_record {
     _Atomic uint64_t seq; /* 1, 2, ... per context; slot = seq % PSD_RECORD_RING */
     int64_t posted_ns;
     int64_t done_ns; /* 0 while in flight */
-    uint64_t ordinal; /* collectives: per group. sends: per (group, dst). receives: taken at the match; 0 before */
+    uint64_t
+        ordinal; /* collectives: per group. sends: per (group, dst). receives: taken at the match; 0 before */
     uint64_t epoch;
     uint32_t group;
     int32_t peer; /* group rank of the peer or root; -1: none or any */
@@ -37,7 +39,7 @@ typedef struct psd_record {
     int64_t shape[4];
     uint32_t thread; /* kernel thread id */
     uint32_t line;
-    uint8_t kind; /* psd_op_kind */
+    uint8_t kind;  /* psd_op_kind */
     uint8_t state; /* psd_op_state */
     uint8_t dtype;
     uint8_t redop;
@@ -47,7 +49,8 @@ typedef struct psd_record {
     char file[PSD_MAX_SITE];      /* tail of the path */
 } psd_record;
 
-/* What a thread is blocked on inside psd. `seq` is odd while the record is valid, even when the thread is running. */
+/* What a thread is blocked on inside psd. `seq` is odd while the record is valid, even when the thread is
+ * running. */
 typedef struct psd_wait_record {
     _Atomic uint64_t seq;
     uint32_t thread;

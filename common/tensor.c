@@ -13,10 +13,9 @@ static const struct dtype_row dtypes[] = {
     PSD_DTYPE_MAP(PSD_X)
 #undef PSD_X
 };
-static const char *const redops[] = {
-    [0] = "-",
+static const char *const redops[] = {[0] = "-",
 #define PSD_X(name, value, text) [value] = text,
-    PSD_REDOP_MAP(PSD_X)
+                                     PSD_REDOP_MAP(PSD_X)
 #undef PSD_X
 };
 static const char *const kinds[] = {

@@ -1,5 +1,5 @@
-/* The agent: one thread per context that speaks with psd. It owns the DEALER socket; says HELLO, heartbeats, answers
- * RESYNC and token requests, passes aborts to the backend, and carries the requests of other threads.
+/* The agent: one thread per context that speaks with psd. It owns the DEALER socket; says HELLO, heartbeats,
+ * answers RESYNC and token requests, passes aborts to the backend, and carries the requests of other threads.
  * All functions may be called from any thread unless they say otherwise. */
 #ifndef PSD_AGENT_H
 #define PSD_AGENT_H
@@ -31,21 +31,22 @@ psd_status psd_agent_start(const psd_agent_config *config, psd_agent **out, char
 /* Stops the thread; linger at most 1 s. Accepts NULL. */
 void psd_agent_stop(psd_agent *agent);
 
-/* Blocks until welcomed. On a passed deadline `why` says what psd last reported ("have 3 of 4, missing rank 2 ..."), or
- * that no coordinator answered at the address. */
-psd_status psd_agent_join(psd_agent *agent, psd_time_ns deadline, psd_msg_welcome *welcome, char *why, size_t why_bytes);
+/* Blocks until welcomed. On a passed deadline `why` says what psd last reported ("have 3 of 4, missing rank 2
+ * ..."), or that no coordinator answered at the address. */
+psd_status psd_agent_join(psd_agent *agent, psd_time_ns deadline, psd_msg_welcome *welcome, char *why,
+                          size_t why_bytes);
 
 /* Sends a message without an answer. Queued, never blocks. */
 psd_status psd_agent_tell(psd_agent *agent, const psd_msg *msg);
 
-/* Sends a request and blocks until its answer: PSD_OK and the boxed message (free with psd_msg_box_free), or the
- * status of a REFUSE with its text in `why`, or PSD_ERR_TIMEOUT. Sent again after a resync. */
-psd_status psd_agent_call(psd_agent *agent, const psd_msg *msg, psd_time_ns deadline, psd_msg_box **reply, char *why,
-                          size_t why_bytes);
+/* Sends a request and blocks until its answer: PSD_OK and the boxed message (free with psd_msg_box_free), or
+ * the status of a REFUSE with its text in `why`, or PSD_ERR_TIMEOUT. Sent again after a resync. */
+psd_status psd_agent_call(psd_agent *agent, const psd_msg *msg, psd_time_ns deadline, psd_msg_box **reply,
+                          char *why, size_t why_bytes);
 
-/* Blocks until an unsolicited message of this type and key (group or plan id; 0: any) has come: GROUP_OPENED of the
- * world, GROUP_GO, PLAN_GO, TABLE_ASSIGN, TABLE_FREE. Messages wait in the agent until they are taken. An ABORT for the
- * same group ends the wait with its status and text. With a passed deadline it polls. */
+/* Blocks until an unsolicited message of this type and key (group or plan id; 0: any) has come: GROUP_OPENED
+ * of the world, GROUP_GO, PLAN_GO, TABLE_ASSIGN, TABLE_FREE. Messages wait in the agent until they are taken.
+ * An ABORT for the same group ends the wait with its status and text. With a passed deadline it polls. */
 psd_status psd_agent_take(psd_agent *agent, psd_msg_type type, uint32_t key, psd_time_ns deadline,
                           psd_msg_box **out, char *why, size_t why_bytes);
 

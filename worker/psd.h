@@ -1,8 +1,9 @@
-/* psd: ranks, point-to-point and collective operations on tensors, planned transfers and parameter tables, in C.
+/* psd: ranks, point-to-point and collective operations on tensors, planned transfers and parameter tables, in
+ * C.
  *
- * A process makes a context with psd_init(): it joins a job at the coordinator (`psd`), gets its rank, and can then
- * exchange tensors with the other ranks of that job. Everything it has in flight is known by name to the
- * coordinator, so a job that hangs can be explained.
+ * A process makes a context with psd_init(): it joins a job at the coordinator (`psd`), gets its rank, and
+ * can then exchange tensors with the other ranks of that job. Everything it has in flight is known by name to
+ * the coordinator, so a job that hangs can be explained.
  *
  *     psd_ctx *ctx = NULL;
  *     if (psd_init(NULL, &ctx) != PSD_OK)
@@ -13,22 +14,24 @@
  *         fprintf(stderr, "%s\n", psd_last_error());
  *     psd_finalize(&ctx);
  *
- * Threads. Any thread may use any context, and several may use one at the same time, with two rules: all ranks
- * start the collectives of one group in the same order (so two threads must not race to start them), and one work
- * is waited for by one thread at a time. psd_finalize() is called once, when no other thread uses the context.
+ * Threads. Any thread may use any context, and several may use one at the same time, with two rules: all
+ * ranks start the collectives of one group in the same order (so two threads must not race to start them),
+ * and one work is waited for by one thread at a time. psd_finalize() is called once, when no other thread
+ * uses the context.
  *
- * Ownership. A buffer given to an operation is borrowed until the operation completes: a send buffer must not be
- * written, a receive buffer neither read nor written. The psd_tensor struct itself is copied and may go at once.
+ * Ownership. A buffer given to an operation is borrowed until the operation completes: a send buffer must not
+ * be written, a receive buffer neither read nor written. The psd_tensor struct itself is copied and may go at
+ * once.
  *
- * Errors. Every function returns PSD_OK or a negative psd_status, writes its out-parameters only on PSD_OK, and
- * leaves a sentence for psd_last_error(): what was tried, by which file:line, what happened, what to do. Statuses
- * come in ranges by what must be rebuilt, see psd_types.h.
+ * Errors. Every function returns PSD_OK or a negative psd_status, writes its out-parameters only on PSD_OK,
+ * and leaves a sentence for psd_last_error(): what was tried, by which file:line, what happened, what to do.
+ * Statuses come in ranges by what must be rebuilt, see psd_types.h.
  *
  * Time. Timeouts are milliseconds: 0 takes the context's default, negative means never.
  *
- * Calls are macros that pass the caller's file and line to a function psd_<verb>_at(file, line, ...), by which
- * psd names operations in reports; a binding can call the function with its own caller's place (the strings must
- * live as long as the program).
+ * Calls are macros that pass the caller's file and line to a function psd_<verb>_at(file, line, ...), by
+ * which psd names operations in reports; a binding can call the function with its own caller's place (the
+ * strings must live as long as the program).
  */
 #ifndef PSD_H
 #define PSD_H
@@ -43,11 +46,12 @@
 extern "C" {
 #endif
 
-#define PSD_API __attribute__((visibility("default")))
+#define PSD_API  __attribute__((visibility("default")))
 #define PSD_HERE __FILE__, __LINE__
-#define PSD_AT const char *file, int line
+#define PSD_AT   const char *file, int line
 
-/* ------------------------------------------------------------------------------------------- statuses, version */
+/* ------------------------------------------------------------------------------------------- statuses,
+ * version */
 
 PSD_API const char *psd_version(void);                  /* "0.1.0" */
 PSD_API const char *psd_status_text(psd_status status); /* a short sentence for any status; never NULL */
@@ -55,25 +59,27 @@ PSD_API const char *psd_status_text(psd_status status); /* a short sentence for 
  * failing call. */
 PSD_API const char *psd_last_error(void);
 
-/* ------------------------------------------------------------------------------------------------------ context */
+/* ------------------------------------------------------------------------------------------------------
+ * context */
 
 typedef struct psd_ctx psd_ctx;
 
 /* How to join. Zero-initialise, set `size`, set what you need; a NULL, 0 or unset field is taken from the
  * environment, then from the default. psd_config_init() does the first two steps. */
 typedef struct psd_config {
-    size_t size;             /* sizeof(psd_config) */
-    const char *coordinator; /* PSD_COORDINATOR, else tcp://MASTER_ADDR:MASTER_PORT, else tcp://127.0.0.1:5577 */
-    const char *job;         /* PSD_JOB, else "default" */
-    const char *name;        /* PSD_NAME, else a unique one; a name that comes back gets its rank back */
-    const char *role;        /* PSD_ROLE, else "worker" */
-    const char *backend;     /* PSD_BACKEND, else "auto" */
-    int32_t rank;            /* -1: PSD_RANK or RANK, else SLURM_PROCID, OMPI_COMM_WORLD_RANK,
-                                JOB_COMPLETION_INDEX, else psd chooses */
-    int32_t world_size;      /* 0: PSD_WORLD_SIZE or WORLD_SIZE, SLURM_NTASKS, OMPI_COMM_WORLD_SIZE, else 1 */
+    size_t size; /* sizeof(psd_config) */
+    const char
+        *coordinator;    /* PSD_COORDINATOR, else tcp://MASTER_ADDR:MASTER_PORT, else tcp://127.0.0.1:5577 */
+    const char *job;     /* PSD_JOB, else "default" */
+    const char *name;    /* PSD_NAME, else a unique one; a name that comes back gets its rank back */
+    const char *role;    /* PSD_ROLE, else "worker" */
+    const char *backend; /* PSD_BACKEND, else "auto" */
+    int32_t rank;        /* -1: PSD_RANK or RANK, else SLURM_PROCID, OMPI_COMM_WORLD_RANK,
+                            JOB_COMPLETION_INDEX, else psd chooses */
+    int32_t world_size;  /* 0: PSD_WORLD_SIZE or WORLD_SIZE, SLURM_NTASKS, OMPI_COMM_WORLD_SIZE, else 1 */
     int64_t join_timeout_ms; /* PSD_JOIN_TIMEOUT_MS, else 60000: for the whole world to arrive */
-    int64_t timeout_ms;      /* PSD_TIMEOUT_MS, else 600000: an operation's own deadline, and of every request */
-    int64_t pool_limit;      /* PSD_POOL_LIMIT, bytes for psd_tensor_alloc; 0: half of the memory */
+    int64_t timeout_ms; /* PSD_TIMEOUT_MS, else 600000: an operation's own deadline, and of every request */
+    int64_t pool_limit; /* PSD_POOL_LIMIT, bytes for psd_tensor_alloc; 0: half of the memory */
 } psd_config;
 
 PSD_API void psd_config_init(psd_config *config); /* size set, rank -1, the rest unset */
@@ -83,19 +89,23 @@ PSD_API void psd_config_init(psd_config *config); /* size set, rank -1, the rest
 PSD_API psd_status psd_init_at(PSD_AT, const psd_config *config, psd_ctx **ctx);
 #define psd_init(...) psd_init_at(PSD_HERE, __VA_ARGS__)
 
-/* Leaves the job, tells what was never freed or waited for, and sets *ctx to NULL. Accepts a NULL context. All
- * memory of psd_tensor_alloc is freed. Returns the first sticky error of the context, the context is gone anyway. */
+/* Leaves the job, tells what was never freed or waited for, and sets *ctx to NULL. Accepts a NULL context.
+ * All memory of psd_tensor_alloc is freed. Returns the first sticky error of the context, the context is gone
+ * anyway. */
 PSD_API psd_status psd_finalize_at(PSD_AT, psd_ctx **ctx);
 #define psd_finalize(...) psd_finalize_at(PSD_HERE, __VA_ARGS__)
 
 PSD_API int32_t psd_rank(const psd_ctx *ctx); /* in the world; -1 for NULL */
 PSD_API int32_t psd_world_size(const psd_ctx *ctx);
-PSD_API int32_t psd_local_rank(const psd_ctx *ctx); /* among the ranks that psrun or the launcher put on this host */
+PSD_API int32_t
+psd_local_rank(const psd_ctx *ctx); /* among the ranks that psrun or the launcher put on this host */
 PSD_API const char *psd_backend_name(const psd_ctx *ctx);
 
-/* ------------------------------------------------------------------------------------------------------- groups */
+/* -------------------------------------------------------------------------------------------------------
+ * groups */
 
-/* A group is an ordered set of ranks of the world. Handles are values; use after destroy gives PSD_ERR_STALE. */
+/* A group is an ordered set of ranks of the world. Handles are values; use after destroy gives PSD_ERR_STALE.
+ */
 typedef struct psd_group {
     uint32_t index;
     uint32_t generation;
@@ -108,22 +118,25 @@ static inline psd_group psd_group_world(void)
     return world;
 }
 
-/* Makes a group of `count` world ranks, this rank among them, in this order: ranks[i] becomes group rank i. Called
- * by exactly the members, each with the same list; returns when all have called and the links are warm. It goes
- * through the coordinator, so it works after another group, even the world, was aborted. */
-PSD_API psd_status psd_group_new_at(PSD_AT, psd_ctx *ctx, const int32_t *ranks, int32_t count, psd_group *out);
+/* Makes a group of `count` world ranks, this rank among them, in this order: ranks[i] becomes group rank i.
+ * Called by exactly the members, each with the same list; returns when all have called and the links are
+ * warm. It goes through the coordinator, so it works after another group, even the world, was aborted. */
+PSD_API psd_status psd_group_new_at(PSD_AT, psd_ctx *ctx, const int32_t *ranks, int32_t count,
+                                    psd_group *out);
 #define psd_group_new(...) psd_group_new_at(PSD_HERE, __VA_ARGS__)
 
-/* Called by all members of `parent`: those with the same color (>= 0) form a group, ordered by key, then by parent
- * rank. With color -1 a rank takes part and gets no group (*out is the null group {UINT32_MAX, 0}). */
-PSD_API psd_status psd_group_split_at(PSD_AT, psd_ctx *ctx, psd_group parent, int32_t color, int32_t key, psd_group *out);
+/* Called by all members of `parent`: those with the same color (>= 0) form a group, ordered by key, then by
+ * parent rank. With color -1 a rank takes part and gets no group (*out is the null group {UINT32_MAX, 0}). */
+PSD_API psd_status psd_group_split_at(PSD_AT, psd_ctx *ctx, psd_group parent, int32_t color, int32_t key,
+                                      psd_group *out);
 #define psd_group_split(...) psd_group_split_at(PSD_HERE, __VA_ARGS__)
 
 /* A group with the same members and its own order of operations. Called by all members of `parent`. */
 PSD_API psd_status psd_group_dup_at(PSD_AT, psd_ctx *ctx, psd_group parent, psd_group *out);
 #define psd_group_dup(...) psd_group_dup_at(PSD_HERE, __VA_ARGS__)
 
-/* Releases this rank's handle. Works on it must be complete (else PSD_ERR_INVAL). The world cannot be destroyed. */
+/* Releases this rank's handle. Works on it must be complete (else PSD_ERR_INVAL). The world cannot be
+ * destroyed. */
 PSD_API psd_status psd_group_destroy_at(PSD_AT, psd_ctx *ctx, psd_group group);
 #define psd_group_destroy(...) psd_group_destroy_at(PSD_HERE, __VA_ARGS__)
 
@@ -134,9 +147,11 @@ PSD_API psd_status psd_group_abort_at(PSD_AT, psd_ctx *ctx, psd_group group, con
 PSD_API psd_status psd_group_rank(psd_ctx *ctx, psd_group group, int32_t *rank);
 PSD_API psd_status psd_group_size(psd_ctx *ctx, psd_group group, int32_t *size);
 /* The world rank of a group rank. */
-PSD_API psd_status psd_group_world_rank(psd_ctx *ctx, psd_group group, int32_t group_rank, int32_t *world_rank);
+PSD_API psd_status psd_group_world_rank(psd_ctx *ctx, psd_group group, int32_t group_rank,
+                                        int32_t *world_rank);
 
-/* ------------------------------------------------------------------------------------------------------ tensors */
+/* ------------------------------------------------------------------------------------------------------
+ * tensors */
 
 typedef enum psd_device_kind {
     PSD_DEVICE_HOST = 0,
@@ -157,18 +172,21 @@ typedef struct psd_tensor {
 
 /* A tensor over the caller's memory, with one dimension or `ndim` of them. */
 PSD_API psd_tensor psd_tensor_1d(void *data, int64_t count, psd_dtype dtype, const char *name);
-PSD_API psd_tensor psd_tensor_nd(void *data, const int64_t *shape, int32_t ndim, psd_dtype dtype, const char *name);
+PSD_API psd_tensor psd_tensor_nd(void *data, const int64_t *shape, int32_t ndim, psd_dtype dtype,
+                                 const char *name);
 PSD_API int64_t psd_tensor_count(const psd_tensor *tensor); /* elements; -1 if the shape is not valid */
 
-/* Memory from the context's pool (64-byte aligned, zeroed, made so that the backend can move it fastest). When the
- * limit is passed the error says what is needed, what is held and by whom. */
-PSD_API psd_status psd_tensor_alloc_at(PSD_AT, psd_ctx *ctx, const int64_t *shape, int32_t ndim, psd_dtype dtype,
-                                       const char *name, psd_tensor *out);
+/* Memory from the context's pool (64-byte aligned, zeroed, made so that the backend can move it fastest).
+ * When the limit is passed the error says what is needed, what is held and by whom. */
+PSD_API psd_status psd_tensor_alloc_at(PSD_AT, psd_ctx *ctx, const int64_t *shape, int32_t ndim,
+                                       psd_dtype dtype, const char *name, psd_tensor *out);
 #define psd_tensor_alloc(...) psd_tensor_alloc_at(PSD_HERE, __VA_ARGS__)
-PSD_API psd_status psd_tensor_free_at(PSD_AT, psd_ctx *ctx, psd_tensor *tensor); /* sets data to NULL; NULL data is fine */
+PSD_API psd_status psd_tensor_free_at(PSD_AT, psd_ctx *ctx,
+                                      psd_tensor *tensor); /* sets data to NULL; NULL data is fine */
 #define psd_tensor_free(...) psd_tensor_free_at(PSD_HERE, __VA_ARGS__)
 
-/* --------------------------------------------------------------------------------------------------- operations */
+/* ---------------------------------------------------------------------------------------------------
+ * operations */
 
 #define PSD_ANY_SOURCE (-1)
 #define PSD_ANY_TAG    (-1)
@@ -184,8 +202,8 @@ typedef struct psd_opts {
 
 PSD_API void psd_opts_init(psd_opts *opts);
 
-/* An operation in flight. It ends, and its handle becomes stale, when a wait, synchronize or test on it reports
- * completion or the operation's error (not by PSD_ERR_TIMEOUT of the wait itself). */
+/* An operation in flight. It ends, and its handle becomes stale, when a wait, synchronize or test on it
+ * reports completion or the operation's error (not by PSD_ERR_TIMEOUT of the wait itself). */
 typedef struct psd_work {
     uint32_t index;
     uint32_t generation;
@@ -198,12 +216,13 @@ typedef struct psd_recv_info {
 } psd_recv_info;
 
 /* In each pair the first form blocks until the operation is complete on this rank; the second starts it. All
- * counts, dtypes, roots and reductions must agree between the ranks: a disagreement is PSD_ERR_MISMATCH, on both
- * sides, and breaks the group.
+ * counts, dtypes, roots and reductions must agree between the ranks: a disagreement is PSD_ERR_MISMATCH, on
+ * both sides, and breaks the group.
  *
- * Point to point, `dst` and `src` being group ranks. Messages of one sender and tag arrive in order. A send may
- * complete before it is received only up to the backend's eager limit. Sending to oneself needs the non-blocking
- * form or a batch. Receiving from PSD_ANY_SOURCE or PSD_ANY_TAG: host and mpi only. `info` may be NULL. */
+ * Point to point, `dst` and `src` being group ranks. Messages of one sender and tag arrive in order. A send
+ * may complete before it is received only up to the backend's eager limit. Sending to oneself needs the
+ * non-blocking form or a batch. Receiving from PSD_ANY_SOURCE or PSD_ANY_TAG: host and mpi only. `info` may
+ * be NULL. */
 PSD_API psd_status psd_send_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in, int32_t dst,
                                const psd_opts *opts);
 PSD_API psd_status psd_isend_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in, int32_t dst,
@@ -223,7 +242,7 @@ PSD_API psd_status psd_sendrecv_at(PSD_AT, psd_ctx *ctx, psd_group group, const 
 
 /* A list of sends and receives started together and completed together, as PyTorch's batch_isend_irecv. */
 typedef struct psd_p2p {
-    psd_op_kind kind;  /* PSD_OP_SEND or PSD_OP_RECV */
+    psd_op_kind kind; /* PSD_OP_SEND or PSD_OP_RECV */
     psd_tensor tensor;
     int32_t peer; /* group rank */
     int32_t tag;
@@ -236,9 +255,9 @@ PSD_API psd_status psd_ibatch_at(PSD_AT, psd_ctx *ctx, psd_group group, const ps
 #define psd_batch(...)  psd_batch_at(PSD_HERE, __VA_ARGS__)
 #define psd_ibatch(...) psd_ibatch_at(PSD_HERE, __VA_ARGS__)
 
-/* Collectives, called by all members of the group in the same order; n is the group's size, c the element count
- * that all ranks agree on. `in` and `out` may be the same memory where the counts are equal, and as noted. Sums are
- * made in rank order, so that all ranks, and all runs, get the same bits.
+/* Collectives, called by all members of the group in the same order; n is the group's size, c the element
+ * count that all ranks agree on. `in` and `out` may be the same memory where the counts are equal, and as
+ * noted. Sums are made in rank order, so that all ranks, and all runs, get the same bits.
  *
  *   operation       in             out            root
  *   broadcast       -              c, all ranks   sends out, others receive out
@@ -249,41 +268,43 @@ PSD_API psd_status psd_ibatch_at(PSD_AT, psd_ctx *ctx, psd_group group, const ps
  *   all_gather      c              n*c            in place: in is out + rank*c
  *   reduce_scatter  n*c            c              in place: out is in + rank*c
  *   all_to_all      n*c            n*c            not in place
- *   all_to_all_v    sum of in_splits, sum of out_splits; n splits each, element counts for each rank; not in place
- *   barrier         -              -
+ *   all_to_all_v    sum of in_splits, sum of out_splits; n splits each, element counts for each rank; not in
+ * place barrier         -              -
  */
 PSD_API psd_status psd_broadcast_at(PSD_AT, psd_ctx *ctx, psd_group group, psd_tensor *out, int32_t root,
                                     const psd_opts *opts);
 PSD_API psd_status psd_ibroadcast_at(PSD_AT, psd_ctx *ctx, psd_group group, psd_tensor *out, int32_t root,
                                      const psd_opts *opts, psd_work *work);
-PSD_API psd_status psd_all_reduce_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in, psd_tensor *out,
-                                     psd_redop redop, const psd_opts *opts);
-PSD_API psd_status psd_iall_reduce_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in, psd_tensor *out,
-                                      psd_redop redop, const psd_opts *opts, psd_work *work);
+PSD_API psd_status psd_all_reduce_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in,
+                                     psd_tensor *out, psd_redop redop, const psd_opts *opts);
+PSD_API psd_status psd_iall_reduce_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in,
+                                      psd_tensor *out, psd_redop redop, const psd_opts *opts, psd_work *work);
 PSD_API psd_status psd_reduce_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in, psd_tensor *out,
                                  psd_redop redop, int32_t root, const psd_opts *opts);
-PSD_API psd_status psd_ireduce_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in, psd_tensor *out,
-                                  psd_redop redop, int32_t root, const psd_opts *opts, psd_work *work);
-PSD_API psd_status psd_scatter_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in, psd_tensor *out,
-                                  int32_t root, const psd_opts *opts);
-PSD_API psd_status psd_iscatter_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in, psd_tensor *out,
-                                   int32_t root, const psd_opts *opts, psd_work *work);
+PSD_API psd_status psd_ireduce_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in,
+                                  psd_tensor *out, psd_redop redop, int32_t root, const psd_opts *opts,
+                                  psd_work *work);
+PSD_API psd_status psd_scatter_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in,
+                                  psd_tensor *out, int32_t root, const psd_opts *opts);
+PSD_API psd_status psd_iscatter_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in,
+                                   psd_tensor *out, int32_t root, const psd_opts *opts, psd_work *work);
 PSD_API psd_status psd_gather_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in, psd_tensor *out,
                                  int32_t root, const psd_opts *opts);
-PSD_API psd_status psd_igather_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in, psd_tensor *out,
-                                  int32_t root, const psd_opts *opts, psd_work *work);
-PSD_API psd_status psd_all_gather_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in, psd_tensor *out,
-                                     const psd_opts *opts);
-PSD_API psd_status psd_iall_gather_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in, psd_tensor *out,
-                                      const psd_opts *opts, psd_work *work);
+PSD_API psd_status psd_igather_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in,
+                                  psd_tensor *out, int32_t root, const psd_opts *opts, psd_work *work);
+PSD_API psd_status psd_all_gather_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in,
+                                     psd_tensor *out, const psd_opts *opts);
+PSD_API psd_status psd_iall_gather_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in,
+                                      psd_tensor *out, const psd_opts *opts, psd_work *work);
 PSD_API psd_status psd_reduce_scatter_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in,
                                          psd_tensor *out, psd_redop redop, const psd_opts *opts);
 PSD_API psd_status psd_ireduce_scatter_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in,
-                                          psd_tensor *out, psd_redop redop, const psd_opts *opts, psd_work *work);
-PSD_API psd_status psd_all_to_all_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in, psd_tensor *out,
-                                     const psd_opts *opts);
-PSD_API psd_status psd_iall_to_all_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in, psd_tensor *out,
-                                      const psd_opts *opts, psd_work *work);
+                                          psd_tensor *out, psd_redop redop, const psd_opts *opts,
+                                          psd_work *work);
+PSD_API psd_status psd_all_to_all_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in,
+                                     psd_tensor *out, const psd_opts *opts);
+PSD_API psd_status psd_iall_to_all_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in,
+                                      psd_tensor *out, const psd_opts *opts, psd_work *work);
 PSD_API psd_status psd_all_to_all_v_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in,
                                        const int64_t *in_splits, psd_tensor *out, const int64_t *out_splits,
                                        const psd_opts *opts);
@@ -291,7 +312,8 @@ PSD_API psd_status psd_iall_to_all_v_at(PSD_AT, psd_ctx *ctx, psd_group group, c
                                         const int64_t *in_splits, psd_tensor *out, const int64_t *out_splits,
                                         const psd_opts *opts, psd_work *work);
 PSD_API psd_status psd_barrier_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_opts *opts);
-PSD_API psd_status psd_ibarrier_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_opts *opts, psd_work *work);
+PSD_API psd_status psd_ibarrier_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_opts *opts,
+                                   psd_work *work);
 #define psd_broadcast(...)       psd_broadcast_at(PSD_HERE, __VA_ARGS__)
 #define psd_ibroadcast(...)      psd_ibroadcast_at(PSD_HERE, __VA_ARGS__)
 #define psd_all_reduce(...)      psd_all_reduce_at(PSD_HERE, __VA_ARGS__)
@@ -320,22 +342,27 @@ PSD_API psd_status psd_all_reduce_coalesced_at(PSD_AT, psd_ctx *ctx, psd_group g
                                                const psd_opts *opts);
 #define psd_all_reduce_coalesced(...) psd_all_reduce_coalesced_at(PSD_HERE, __VA_ARGS__)
 
-/* ------------------------------------------------------------------------------------------------------ waiting */
+/* ------------------------------------------------------------------------------------------------------
+ * waiting */
 
-/* wait: makes the operation's stream wait for this operation; the host waits only until it is queued. synchronize:
- * makes the host wait for the data. On host memory the two are the same. The timeout ends the waiting only
- * (PSD_ERR_TIMEOUT, the work stays valid); 0 waits for as long as the operation itself may take. */
+/* wait: makes the operation's stream wait for this operation; the host waits only until it is queued.
+ * synchronize: makes the host wait for the data. On host memory the two are the same. The timeout ends the
+ * waiting only (PSD_ERR_TIMEOUT, the work stays valid); 0 waits for as long as the operation itself may take.
+ */
 PSD_API psd_status psd_wait_at(PSD_AT, psd_ctx *ctx, psd_work work, int64_t timeout_ms);
 PSD_API psd_status psd_synchronize_at(PSD_AT, psd_ctx *ctx, psd_work work, int64_t timeout_ms);
 /* Polls: *done is set, and the work ended, once it is complete. Never blocks. */
 PSD_API psd_status psd_test_at(PSD_AT, psd_ctx *ctx, psd_work work, bool *done);
-/* All of them; the status is the first error in list order. On PSD_ERR_TIMEOUT those not complete stay valid. */
-PSD_API psd_status psd_waitall_at(PSD_AT, psd_ctx *ctx, const psd_work *works, int32_t count, int64_t timeout_ms);
+/* All of them; the status is the first error in list order. On PSD_ERR_TIMEOUT those not complete stay valid.
+ */
+PSD_API psd_status psd_waitall_at(PSD_AT, psd_ctx *ctx, const psd_work *works, int32_t count,
+                                  int64_t timeout_ms);
 /* The first that completes, by its index; entries already stale are skipped, PSD_ERR_STALE when all are. */
-PSD_API psd_status psd_waitany_at(PSD_AT, psd_ctx *ctx, const psd_work *works, int32_t count, int64_t timeout_ms,
-                                  int32_t *index);
+PSD_API psd_status psd_waitany_at(PSD_AT, psd_ctx *ctx, const psd_work *works, int32_t count,
+                                  int64_t timeout_ms, int32_t *index);
 /* psd_wait for an irecv that also tells who sent, which matters with PSD_ANY_SOURCE or PSD_ANY_TAG. */
-PSD_API psd_status psd_wait_recv_at(PSD_AT, psd_ctx *ctx, psd_work work, int64_t timeout_ms, psd_recv_info *info);
+PSD_API psd_status psd_wait_recv_at(PSD_AT, psd_ctx *ctx, psd_work work, int64_t timeout_ms,
+                                    psd_recv_info *info);
 #define psd_wait(...)        psd_wait_at(PSD_HERE, __VA_ARGS__)
 #define psd_synchronize(...) psd_synchronize_at(PSD_HERE, __VA_ARGS__)
 #define psd_test(...)        psd_test_at(PSD_HERE, __VA_ARGS__)
@@ -343,7 +370,8 @@ PSD_API psd_status psd_wait_recv_at(PSD_AT, psd_ctx *ctx, psd_work work, int64_t
 #define psd_waitany(...)     psd_waitany_at(PSD_HERE, __VA_ARGS__)
 #define psd_wait_recv(...)   psd_wait_recv_at(PSD_HERE, __VA_ARGS__)
 
-/* -------------------------------------------------------------------------------------------------------- plans */
+/* --------------------------------------------------------------------------------------------------------
+ * plans */
 
 /* A plan is a transfer that the coordinator compiles once and the ranks of a group run many times: rounds of
  * point-to-point steps that cannot deadlock. All ranks agree on its hash before the first byte moves. */
@@ -353,21 +381,24 @@ typedef struct psd_plan {
 } psd_plan;
 
 /* The plan by which group rank r's whole tensor goes to rank (r + shift) mod n. Collective over the group. */
-PSD_API psd_status psd_plan_ring_shift_at(PSD_AT, psd_ctx *ctx, psd_group group, psd_dtype dtype, int64_t count,
-                                          int32_t shift, psd_plan *out);
-/* Runs it once: reads `in`, writes `out` (different memory, each of the plan's dtype and count). Collective. */
-PSD_API psd_status psd_plan_run_at(PSD_AT, psd_ctx *ctx, psd_plan plan, const psd_tensor *in, psd_tensor *out);
+PSD_API psd_status psd_plan_ring_shift_at(PSD_AT, psd_ctx *ctx, psd_group group, psd_dtype dtype,
+                                          int64_t count, int32_t shift, psd_plan *out);
+/* Runs it once: reads `in`, writes `out` (different memory, each of the plan's dtype and count). Collective.
+ */
+PSD_API psd_status psd_plan_run_at(PSD_AT, psd_ctx *ctx, psd_plan plan, const psd_tensor *in,
+                                   psd_tensor *out);
 PSD_API psd_status psd_plan_destroy_at(PSD_AT, psd_ctx *ctx, psd_plan plan);
 #define psd_plan_ring_shift(...) psd_plan_ring_shift_at(PSD_HERE, __VA_ARGS__)
 #define psd_plan_run(...)        psd_plan_run_at(PSD_HERE, __VA_ARGS__)
 #define psd_plan_destroy(...)    psd_plan_destroy_at(PSD_HERE, __VA_ARGS__)
 
-/* ------------------------------------------------------------------------------------------------------- tables */
+/* -------------------------------------------------------------------------------------------------------
+ * tables */
 
-/* A table is a set of named parameters whose shards live on the ranks of role `server` (psworker --role server),
- * cut evenly. Trainers push gradients and pull parameters. Mode BSP: clock t is applied once every trainer has
- * pushed its gradients of clock t; gradients are added in rank order, divided by the number of trainers if
- * `average`, and the optimizer runs on the owner. */
+/* A table is a set of named parameters whose shards live on the ranks of role `server` (psworker --role
+ * server), cut evenly. Trainers push gradients and pull parameters. Mode BSP: clock t is applied once every
+ * trainer has pushed its gradients of clock t; gradients are added in rank order, divided by the number of
+ * trainers if `average`, and the optimizer runs on the owner. */
 typedef struct psd_table {
     uint32_t index;
     uint32_t generation;
@@ -388,16 +419,18 @@ typedef struct psd_table_config {
 
 PSD_API void psd_table_config_init(psd_table_config *config); /* SGD, lr 0.01, momentum 0, average */
 
-/* Opens the table `name` with these f32 parameters (named, shaped; data holds the initial values and the lowest
- * trainer rank's are taken). Collective over all ranks of this rank's role; the servers take part by themselves.
- * The table is initialised when this returns. */
-PSD_API psd_status psd_table_open_at(PSD_AT, psd_ctx *ctx, const char *name, const psd_tensor *params, int32_t count,
-                                     const psd_table_config *config, psd_table *out);
-/* Sends this rank's gradients (same order and shapes as the parameters) and returns when every owner has applied
- * this clock. */
-PSD_API psd_status psd_table_push_at(PSD_AT, psd_ctx *ctx, psd_table table, const psd_tensor *grads, int32_t count);
+/* Opens the table `name` with these f32 parameters (named, shaped; data holds the initial values and the
+ * lowest trainer rank's are taken). Collective over all ranks of this rank's role; the servers take part by
+ * themselves. The table is initialised when this returns. */
+PSD_API psd_status psd_table_open_at(PSD_AT, psd_ctx *ctx, const char *name, const psd_tensor *params,
+                                     int32_t count, const psd_table_config *config, psd_table *out);
+/* Sends this rank's gradients (same order and shapes as the parameters) and returns when every owner has
+ * applied this clock. */
+PSD_API psd_status psd_table_push_at(PSD_AT, psd_ctx *ctx, psd_table table, const psd_tensor *grads,
+                                     int32_t count);
 /* Brings the parameters as they are after this rank's last push. */
-PSD_API psd_status psd_table_pull_at(PSD_AT, psd_ctx *ctx, psd_table table, psd_tensor *params, int32_t count);
+PSD_API psd_status psd_table_pull_at(PSD_AT, psd_ctx *ctx, psd_table table, psd_tensor *params,
+                                     int32_t count);
 /* Releases this rank's handle; when all trainers have closed, the servers free the table. */
 PSD_API psd_status psd_table_close_at(PSD_AT, psd_ctx *ctx, psd_table table);
 #define psd_table_open(...)  psd_table_open_at(PSD_HERE, __VA_ARGS__)
@@ -405,8 +438,8 @@ PSD_API psd_status psd_table_close_at(PSD_AT, psd_ctx *ctx, psd_table table);
 #define psd_table_pull(...)  psd_table_pull_at(PSD_HERE, __VA_ARGS__)
 #define psd_table_close(...) psd_table_close_at(PSD_HERE, __VA_ARGS__)
 
-/* Serves tables on this rank until the job is stopped or every other rank that is not a server has left (PSD_OK),
- * or an error ends it. What psworker --role server does. */
+/* Serves tables on this rank until the job is stopped or every other rank that is not a server has left
+ * (PSD_OK), or an error ends it. What psworker --role server does. */
 PSD_API psd_status psd_serve_at(PSD_AT, psd_ctx *ctx);
 #define psd_serve(...) psd_serve_at(PSD_HERE, __VA_ARGS__)
 

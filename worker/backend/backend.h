@@ -1,9 +1,10 @@
 /* The contract of a data backend: what moves tensors between the ranks of a context.
  *
- * A backend instance belongs to one context. Above it, ops.c has validated every argument, so a backend sees only
- * legal operations; what it must find out itself is whether the *ranks* agree (PSD_ERR_MISMATCH). Out-parameters are
- * written only on PSD_OK. Functions marked [any] may be called by any thread at any time between open and close; the
- * others are called by one thread at a time per instance. Nothing but wait() and chan_recv() blocks. */
+ * A backend instance belongs to one context. Above it, ops.c has validated every argument, so a backend sees
+ * only legal operations; what it must find out itself is whether the *ranks* agree (PSD_ERR_MISMATCH).
+ * Out-parameters are written only on PSD_OK. Functions marked [any] may be called by any thread at any time
+ * between open and close; the others are called by one thread at a time per instance. Nothing but wait() and
+ * chan_recv() blocks. */
 #ifndef PSD_BACKEND_H
 #define PSD_BACKEND_H
 
@@ -27,12 +28,13 @@ typedef enum psd_backend_caps {
 typedef struct psd_backend_config {
     const char *job;
     uint64_t incarnation;
-    int64_t eager_limit;     /* bytes; a send of more completes only once its receive is posted */
-    const char *bind_host;   /* PSD_DATA_HOST: address or interface for data links; NULL: the backend chooses */
-    const char *transport;   /* PSD_HOST_TRANSPORT: auto, shm or tcp */
-    /* Called on a mismatch, a broken link or a passed deadline, so that psd can tell the other members; from any thread, under
-     * backend locks: it must only queue. `culprit` is a world rank or -1. */
-    void (*on_group_broken)(void *owner, uint32_t group, psd_status status, int32_t culprit, const char *text);
+    int64_t eager_limit;   /* bytes; a send of more completes only once its receive is posted */
+    const char *bind_host; /* PSD_DATA_HOST: address or interface for data links; NULL: the backend chooses */
+    const char *transport; /* PSD_HOST_TRANSPORT: auto, shm or tcp */
+    /* Called on a mismatch, a broken link or a passed deadline, so that psd can tell the other members; from
+     * any thread, under backend locks: it must only queue. `culprit` is a world rank or -1. */
+    void (*on_group_broken)(void *owner, uint32_t group, psd_status status, int32_t culprit,
+                            const char *text);
     void *owner;
 } psd_backend_config;
 
@@ -57,14 +59,14 @@ typedef struct psd_op_p2p {
     int32_t tag;  /* or PSD_ANY_TAG */
 } psd_op_p2p;
 
-/* A validated operation. The struct, its splits and its batch are copied or used up by start(); the tensor memory is
- * borrowed until the request completes. `count` is the c of psd.h's table (elements per rank where in or out is n*c).
- * PSD_OP_SEND and PSD_OP_RECV come as a batch of one; sendrecv as a batch of two. */
+/* A validated operation. The struct, its splits and its batch are copied or used up by start(); the tensor
+ * memory is borrowed until the request completes. `count` is the c of psd.h's table (elements per rank where
+ * in or out is n*c). PSD_OP_SEND and PSD_OP_RECV come as a batch of one; sendrecv as a batch of two. */
 typedef struct psd_op {
     psd_op_kind kind;
-    psd_dtype dtype;  /* 0 for barrier and batch */
-    psd_redop redop;  /* 0 where nothing is reduced */
-    int32_t root;     /* -1 where there is none */
+    psd_dtype dtype; /* 0 for barrier and batch */
+    psd_redop redop; /* 0 where nothing is reduced */
+    int32_t root;    /* -1 where there is none */
     int64_t count;
     const void *in;
     void *out;
@@ -108,26 +110,28 @@ typedef struct psd_backend_ops {
     /* [any] The token of a new group, made by its rank 0. */
     psd_status (*token)(psd_backend *backend, uint8_t *out, size_t capacity, uint32_t *bytes);
 
-    /* Starts connecting to the members; poll until it is no longer PSD_INPROGRESS. Ready means that every link of the
-     * group has carried a message both ways. On an error `why` names the pair, both addresses, and the cure. */
-    psd_status (*group_begin)(psd_backend *backend, const psd_group_desc *desc, psd_backend_group **out, char *why,
-                              size_t why_bytes);
+    /* Starts connecting to the members; poll until it is no longer PSD_INPROGRESS. Ready means that every
+     * link of the group has carried a message both ways. On an error `why` names the pair, both addresses,
+     * and the cure. */
+    psd_status (*group_begin)(psd_backend *backend, const psd_group_desc *desc, psd_backend_group **out,
+                              char *why, size_t why_bytes);
     psd_status (*group_poll)(psd_backend_group *group, char *why, size_t why_bytes);
     /* No request of the group is left. Accepts NULL. */
     void (*group_close)(psd_backend_group *group);
-    /* [any] All its requests, now and later, end with this status and text. Idempotent: the first reason stays. */
+    /* [any] All its requests, now and later, end with this status and text. Idempotent: the first reason
+     * stays. */
     void (*group_abort)(psd_backend_group *group, psd_status status, const char *text);
     /* [any] PSD_OK, or the status the group is broken with, and its text. */
     psd_status (*group_error)(psd_backend_group *group, char *text, size_t text_bytes);
 
-    /* [any] Starts an operation. Collectives of one group are started in program order (the caller holds the group's
-     * order lock). A broken group gives its status. */
+    /* [any] Starts an operation. Collectives of one group are started in program order (the caller holds the
+     * group's order lock). A broken group gives its status. */
     psd_status (*start)(psd_backend_group *group, const psd_op *op, psd_request **out);
     /* [any] Makes progress once; PSD_INPROGRESS, or the result's status, and then *result is written. */
     psd_status (*test)(psd_request *request, psd_op_result *result);
     /* [any] Blocks until all (or, with any, one) of the requests are complete or the deadline has passed
-     * (PSD_ERR_TIMEOUT). Spins briefly, then sleeps. Entries may be NULL and are skipped. Returns PSD_OK when the
-     * condition holds, whatever the operations' own statuses: ask test(). */
+     * (PSD_ERR_TIMEOUT). Spins briefly, then sleeps. Entries may be NULL and are skipped. Returns PSD_OK when
+     * the condition holds, whatever the operations' own statuses: ask test(). */
     psd_status (*wait)(psd_backend *backend, psd_request *const *requests, int32_t count, bool any,
                        psd_time_ns deadline);
     /* [any] Gives a completed request back. */
@@ -135,10 +139,11 @@ typedef struct psd_backend_ops {
     /* [any] The error text of a completed, failed request; valid until release. */
     const char *(*request_text)(const psd_request *request);
 
-    /* [any] The small-message channel to a world rank with which some open group shares a link. Reliable, ordered,
-     * never blocks: PSD_AGAIN when the link is full, PSD_ERR_UNREACHABLE without a link. */
+    /* [any] The small-message channel to a world rank with which some open group shares a link. Reliable,
+     * ordered, never blocks: PSD_AGAIN when the link is full, PSD_ERR_UNREACHABLE without a link. */
     psd_status (*chan_send)(psd_backend *backend, uint32_t world_rank, const void *data, uint32_t bytes);
-    /* [any, one thread at a time] PSD_ERR_TIMEOUT when nothing came by the deadline (also at once if it has passed). */
+    /* [any, one thread at a time] PSD_ERR_TIMEOUT when nothing came by the deadline (also at once if it has
+     * passed). */
     psd_status (*chan_recv)(psd_backend *backend, psd_time_ns deadline, psd_chan_msg *out);
 
     /* [any] Bytes over links since open. */
@@ -152,8 +157,8 @@ typedef struct psd_backend_ops {
 /* The backends of this build, in the order of preference of "auto"; NULL-terminated. */
 const psd_backend_ops *const *psd_backends(void);
 
-/* Chooses by name, or by probing for "auto" (nccl, else mpi under mpirun, else host). `why` gets the reason for the
- * choice, or for the refusal. */
+/* Chooses by name, or by probing for "auto" (nccl, else mpi under mpirun, else host). `why` gets the reason
+ * for the choice, or for the refusal. */
 psd_status psd_backend_choose(const char *name, const psd_backend_ops **out, char *why, size_t why_bytes);
 
 /* Mandatory slots present, optional ones in agreement with caps? */

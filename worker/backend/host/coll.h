@@ -6,13 +6,13 @@
  *         post all messages, wait until all are complete;
  *         coll_finish(&coll, round);
  *     }
- * Messages of one pair, one direction and one collective match in order; zero-byte messages are sent too, so that every pair that
- * an algorithm connects compares fingerprints even when there is no data.
+ * Messages of one pair, one direction and one collective match in order; zero-byte messages are sent too, so
+ * that every pair that an algorithm connects compares fingerprints even when there is no data.
  *
- * Reductions are in rank order with the result rounded once: rank i owns a piece, receives that piece from everybody,
- * reduces (f16 and bf16 in f32, avg divides at the end) and sends the result on. So all ranks and all runs get the same
- * bits, whatever the chunking. Large operations go in chunks that stay in cache, the exchange of one chunk beside the
- * passing on of the one before. */
+ * Reductions are in rank order with the result rounded once: rank i owns a piece, receives that piece from
+ * everybody, reduces (f16 and bf16 in f32, avg divides at the end) and sends the result on. So all ranks and
+ * all runs get the same bits, whatever the chunking. Large operations go in chunks that stay in cache, the
+ * exchange of one chunk beside the passing on of the one before. */
 #ifndef PSD_HOST_COLL_H
 #define PSD_HOST_COLL_H
 
@@ -40,19 +40,20 @@ typedef struct coll {
     unsigned char *scratch;
 } coll;
 
-/* Most messages in one round, and bytes of scratch, that any collective of this size of group may need (bounded: does
- * not grow with op->count). */
+/* Most messages in one round, and bytes of scratch, that any collective of this size of group may need
+ * (bounded: does not grow with op->count). */
 int32_t coll_max_messages(int32_t size);
 size_t coll_scratch_bytes(const psd_op *op, int32_t size);
 
 void coll_begin(coll *c, const psd_op *op, int32_t rank, int32_t size, void *scratch);
-/* Writes the messages of round `round`; false once all rounds are done. With size 1 there are only local copies. */
+/* Writes the messages of round `round`; false once all rounds are done. With size 1 there are only local
+ * copies. */
 bool coll_round(coll *c, uint32_t round, coll_messages *out);
 /* Local work after the round's messages are complete. */
 void coll_finish(coll *c, uint32_t round);
 
-/* dst[i] = in[0][i] op in[1][i] op ... in[n-1][i], in this order, rounded once; avg divides by n. dst may be one of
- * the inputs. dtype and redop are a legal pair. */
+/* dst[i] = in[0][i] op in[1][i] op ... in[n-1][i], in this order, rounded once; avg divides by n. dst may be
+ * one of the inputs. dtype and redop are a legal pair. */
 void reduce_n(psd_dtype dtype, psd_redop redop, void *dst, const void *const *in, int32_t n, size_t count);
 
 #endif

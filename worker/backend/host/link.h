@@ -1,17 +1,20 @@
-/* Links of the host backend: a reliable, ordered byte stream between two contexts, over shared memory when the two
- * prove to be on one host, over TCP otherwise. Above it (engine.h) are frames, matching and operations.
+/* Links of the host backend: a reliable, ordered byte stream between two contexts, over shared memory when
+ * the two prove to be on one host, over TCP otherwise. Above it (engine.h) are frames, matching and
+ * operations.
  *
- * A host_net is one context's listeners, its links and its bell. All functions but host_net_wake() are called under the
- * engine's lock; none blocks but host_net_sleep(), which is called without it.
+ * A host_net is one context's listeners, its links and its bell. All functions but host_net_wake() are called
+ * under the engine's lock; none blocks but host_net_sleep(), which is called without it.
  *
- * How a link comes up. Every address names the context's incarnation, its TCP addresses and the name of a unix socket
- * (abstract, random). For each pair the context with the lower incarnation connects: to the unix socket first, and if
- * its peer answers with the right incarnation the two are on one host: the connector makes a memfd, sized with
- * posix_fallocate, with one ring each way, and passes it and its bell by SCM_RIGHTS. Otherwise TCP. Host names are never
- * compared. The unix socket stays open: its end tells that the peer's process is gone.
+ * How a link comes up. Every address names the context's incarnation, its TCP addresses and the name of a
+ * unix socket (abstract, random). For each pair the context with the lower incarnation connects: to the unix
+ * socket first, and if its peer answers with the right incarnation the two are on one host: the connector
+ * makes a memfd, sized with posix_fallocate, with one ring each way, and passes it and its bell by
+ * SCM_RIGHTS. Otherwise TCP. Host names are never compared. The unix socket stays open: its end tells that
+ * the peer's process is gone.
  *
- * The bell. A context that is about to sleep sets a flag in its bell (a page it shares with its peers) and sleeps in
- * epoll on an eventfd; a peer that has written to, or made room in, a ring and sees the flag writes to the eventfd. */
+ * The bell. A context that is about to sleep sets a flag in its bell (a page it shares with its peers) and
+ * sleeps in epoll on an eventfd; a peer that has written to, or made room in, a ring and sees the flag writes
+ * to the eventfd. */
 #ifndef PSD_HOST_LINK_H
 #define PSD_HOST_LINK_H
 
@@ -42,22 +45,25 @@ void host_net_close(host_net *net); /* accepts NULL; breaks all links */
 /* "1;<incarnation hex>;<unix name>;<tcp address>[,<tcp address>...]" */
 psd_status host_net_address(const host_net *net, char *out, size_t bytes);
 
-/* The link to the context at this address, begun if there is none; referenced until host_link_put(). One link per pair
- * of contexts, however many groups share it; a link to oneself is refused. */
+/* The link to the context at this address, begun if there is none; referenced until host_link_put(). One link
+ * per pair of contexts, however many groups share it; a link to oneself is refused. */
 psd_status host_link_get(host_net *net, const char *address, host_link **out, char *why, size_t why_bytes);
 void host_link_put(host_net *net, host_link **link);
 
 host_link_state host_link_get_state(const host_link *link);
-const char *host_link_text(const host_link *link);  /* both addresses, interface, errno text: why broken, or which way it goes */
+const char *host_link_text(
+    const host_link *link); /* both addresses, interface, errno text: why broken, or which way it goes */
 bool host_link_is_shm(const host_link *link);
-uint64_t host_link_incarnation(const host_link *link); /* the peer's */
+uint64_t host_link_incarnation(const host_link *link);  /* the peer's */
 void host_link_set_owner(host_link *link, void *owner); /* the engine's per-link state */
 void *host_link_owner(const host_link *link);
-/* All links that are referenced or that a peer has opened, in a ring-list order that stays the same; NULL ends. */
+/* All links that are referenced or that a peer has opened, in a ring-list order that stays the same; NULL
+ * ends. */
 host_link *host_net_first(host_net *net);
 host_link *host_net_next(host_net *net, host_link *link);
 
-/* Stream. write takes what fits (0: full); read gives what is there (0: empty). On a broken link both give 0. */
+/* Stream. write takes what fits (0: full); read gives what is there (0: empty). On a broken link both give 0.
+ */
 size_t host_link_write(host_link *link, const struct iovec *iov, int count);
 size_t host_link_read(host_link *link, void *data, size_t bytes);
 /* Could read() give something now? For shm: one load. For TCP: what the last host_net_poll saw. */
@@ -65,21 +71,21 @@ bool host_link_readable(const host_link *link);
 /* Rings the peer's bell if it sleeps; after the last write or read of a batch on shm, no-op on TCP. */
 void host_link_flush(host_link *link);
 
-/* Single copy: reads the peer's memory (process_vm_readv). Allowed only if a probe by a real read of the real peer
- * succeeded while the link came up. */
+/* Single copy: reads the peer's memory (process_vm_readv). Allowed only if a probe by a real read of the real
+ * peer succeeded while the link came up. */
 bool host_link_single_copy(const host_link *link); /* else host_link_text() says why not */
 psd_status host_link_read_remote(host_link *link, uint64_t remote_address, void *data, size_t bytes);
 
-/* Handles what the kernel has: connections, handshakes, socket readiness, deadlines of connects (5 s). Costs system calls. Returns true if
- * anything happened. */
+/* Handles what the kernel has: connections, handshakes, socket readiness, deadlines of connects (5 s). Costs
+ * system calls. Returns true if anything happened. */
 bool host_net_poll(host_net *net);
 /* When host_net_poll must be called even if nothing comes; PSD_NEVER if not. */
 psd_time_ns host_net_deadline(const host_net *net);
 /* True while some link is TCP or connecting, so that polling for data needs host_net_poll. */
 bool host_net_needs_kernel(const host_net *net);
 
-/* Sleeping: arm, look once more whether something came, then sleep (without the lock), then disarm. Several threads may sleep
- * at once; arm and disarm count. */
+/* Sleeping: arm, look once more whether something came, then sleep (without the lock), then disarm. Several
+ * threads may sleep at once; arm and disarm count. */
 void host_net_arm(host_net *net);
 void host_net_disarm(host_net *net);
 void host_net_sleep(host_net *net, psd_time_ns deadline);

@@ -1,0 +1,61 @@
+#!/bin/bash
+# Runs test programs one after the other and adds up their closing lines.
+#   tests/run.sh BUILD KIND...     kinds: unit sim integration conformance tsan
+# Exit status 1 when anything failed, crashed, was cut off, or ran no test.
+set -u
+build=$1
+shift
+export PSD_BUILD=$build
+limit=${TEST_TIMEOUT:-300} # seconds for one program
+export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1} UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
+passed=0 failed=0 skipped=0
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+# Criterion's and the plain closing lines of one program's output, as "passed failed skipped".
+closing() {
+    sed -E 's/\x1b\[[0-9;]*m//g' "$1" | sed -nE 's/.*Synthesis: Tested: ([0-9]+) \| Passing: ([0-9]+) \| Failing: ([0-9]+) \| Crashing: ([0-9]+).*/\2 \3 \4 0/p
+             s/^([0-9]+) passed, ([0-9]+) failed(, ([0-9]+) skipped)?$/\1 \2 0 \4/p' |
+        awk '{p += $1; f += $2 + $3; s += $4} END {if (NR) print p, f, s + 0}'
+}
+
+one() { # name command...
+    local name=$1 status counts p f s start=$SECONDS
+    shift
+    timeout -k 10 "$limit" "$@" >"$log" 2>&1
+    status=$?
+    counts=$(closing "$log")
+    read -r p f s <<<"${counts:-0 0 0}"
+    if [ -z "$counts" ] || [ "$((p + f + s))" = 0 ]; then
+        f=$((f + 1))
+        echo "FAIL $name: no closing line (exit status $status)"
+        tail -40 "$log"
+    elif [ "$status" != 0 ] || [ "$f" != 0 ]; then
+        [ "$f" = 0 ] && f=1
+        echo "FAIL $name (exit status $status)"
+        grep -v '^\[PASS\]' "$log" | tail -60
+    else
+        printf 'ok   %-44s %4d passed%s  %ds\n' "$name" "$p" "$([ "$s" = 0 ] || echo ", $s skipped")" $((SECONDS - start))
+        grep -i '^skip' "$log"
+    fi
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+}
+
+for kind in "$@"; do
+    case $kind in
+        unit | integration)
+            for t in "$build"/tests/$kind/test_*; do
+                [ -x "$t" ] && [ -f "tests/$kind/$(basename "$t").c" ] && one "$kind/$(basename "$t")" "$t"
+            done ;;
+        tsan)
+            for t in "$build"/tests/tsan/tsan_*; do
+                [ -x "$t" ] && [ -f "tests/tsan/$(basename "$t").c" ] && one "$kind/$(basename "$t")" "$t"
+            done ;;
+        sim) one sim/psim "$build/tests/sim/psim" tests/sim ;;
+        conformance) one conformance tests/conformance/run.sh "$build" ;;
+        *) echo "run.sh: unknown kind $kind" >&2; exit 2 ;;
+    esac
+done
+[ "$skipped" = 0 ] && tail= || tail=", $skipped skipped"
+echo "$passed passed, $failed failed$tail"
+[ "$failed" = 0 ] && [ "$passed" -gt 0 ]
