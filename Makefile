@@ -102,7 +102,6 @@ $(WORKER_SO): $(call obj,$(WORKER_SRC)) $(LIBPSD_DEPS) worker/libpsd.map
 $(BUILD)/lib/libpsd.so: $(WORKER_SO)
 	@ln -sf libpsd.so.$(ABI) $@
 
-link = @mkdir -p $(@D)
 $(BIN)/psd: $(call obj,$(SERVER_SRC)) $(CORE_LIB) $(PROTO_LIB) $(COMMON_LIB)
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
@@ -145,6 +144,8 @@ install: all ## install programs, library, headers and man pages under PREFIX
 	$(Q)install -m 755 $(WORKER_SO) $(DESTDIR)$(PREFIX)/lib
 	$(Q)ln -sf libpsd.so.$(ABI) $(DESTDIR)$(PREFIX)/lib/libpsd.so
 	$(Q)install -m 644 worker/psd.h common/psd_types.h $(DESTDIR)$(PREFIX)/include
+	$(Q)install -d $(DESTDIR)$(PREFIX)/share/man/man1
+	$(Q)install -m 644 $(wildcard deploy/man/*.1) $(DESTDIR)$(PREFIX)/share/man/man1
 
 .PHONY: clean
 clean: ## remove what was built
