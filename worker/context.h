@@ -1,0 +1,60 @@
+/* The context, as the parts of the library see it. Users see only psd.h.
+ *
+ * Fields above the line do not change between psd_init and psd_finalize and may be read by any thread. Each
+ * of the parts below it has its own locks. */
+#ifndef PSD_CONTEXT_H
+#define PSD_CONTEXT_H
+
+#include <stdatomic.h>
+#include <sys/types.h>
+
+#include "worker/agent.h"
+#include "worker/backend/backend.h"
+#include "worker/config.h"
+#include "worker/error.h"
+#include "worker/groups.h"
+#include "worker/pool.h"
+#include "worker/psd.h"
+#include "worker/recorder.h"
+#include "worker/works.h"
+
+/* Owned by plans.c and tables.c: NULL until first used. */
+typedef struct psd_plans psd_plans;
+typedef struct psd_tables psd_tables;
+
+struct psd_ctx {
+    psd_settings settings;
+    pid_t pid; /* of the process that made it: a child of fork() cannot use it */
+    psd_ident ident;
+    int32_t rank;
+    int32_t world;
+    psd_agent *agent;
+    const psd_backend_ops *ops;
+    psd_backend *backend;
+    /* ---- */
+    psd_recorder recorder;
+    psd_pool pool;
+    psd_groups groups;
+    psd_works works;
+    _Atomic int ended; /* PSD_OK, or why the whole context is over (PSD_ERR_STOPPED, PSD_ERR_REFUSED, ...) */
+    char ended_text[PSD_MAX_TEXT]; /* written before `ended`, once */
+    pthread_mutex_t parts_lock;    /* making plans and tables */
+    psd_plans *plans;
+    psd_tables *tables;
+};
+
+/* Is it a context of this process? `verb` is the public function's name, for the sentence. */
+psd_status psd_ctx_check(PSD_AT, const char *verb, const psd_ctx *ctx);
+/* As psd_ctx_check; also an error once the context is over (the job was stopped, psd refused this rank). */
+psd_status psd_ctx_live(PSD_AT, const char *verb, psd_ctx *ctx);
+/* Has psd told the job to stop? For loops that serve. */
+bool psd_ctx_stopped(const psd_ctx *ctx);
+
+/* The deadline of a request or operation that starts now: timeout_ms 0 takes the context's default. */
+psd_time_ns psd_ctx_deadline(const psd_ctx *ctx, int64_t timeout_ms);
+
+/* Frees what plans.c and tables.c keep for the context; at finalize, before groups are closed. */
+void psd_plans_release(psd_ctx *ctx);
+void psd_tables_release(psd_ctx *ctx);
+
+#endif

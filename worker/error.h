@@ -1,0 +1,17 @@
+/* The last error of each thread: a sentence that says what was tried, by which file:line, what happened, what
+ * to do. */
+#ifndef PSD_ERROR_H
+#define PSD_ERROR_H
+
+#include "worker/psd.h"
+
+#define PSD_ERROR_BYTES 2048 /* longer sentences are cut */
+
+/* Records "file:line: <sentence>" as this thread's last error and returns `status`, so that a check can be
+ * written as `return psd_error_set(file, line, PSD_ERR_INVAL, "psd_send: dst is %d; ...", dst);`. The
+ * sentence begins with the name of the public function. A NULL file leaves the place out; an absolute path is
+ * cut to its tail. */
+psd_status psd_error_set(const char *file, int line, psd_status status, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+#endif

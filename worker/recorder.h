@@ -1,0 +1,59 @@
+/* The operation recorder of a context: a ring of records in a file that others can map, see common/record.h.
+ *
+ * Threads: any thread may begin, match and end records and publish waits, without locks. open and close are
+ * called by one thread. With PSD_RECORD=off `file` is NULL and every call is a no-op that gives 0. */
+#ifndef PSD_RECORDER_H
+#define PSD_RECORDER_H
+
+#include "common/clock.h"
+#include "common/record.h"
+#include "worker/psd.h"
+
+#define PSD_RECORD_DEAD_KEPT 64 /* files of dead processes kept for each job */
+
+typedef struct psd_recorder {
+    psd_record_file *file; /* mapped; NULL: recording is off */
+    char path[512];        /* "": anonymous memory, seen by this process only */
+} psd_recorder;
+
+typedef struct psd_recorder_config {
+    bool off;
+    const char *run_dir; /* NULL: $XDG_RUNTIME_DIR/psd, else /dev/shm/psd-<uid> */
+    psd_ident ident;
+} psd_recorder_config;
+
+/* Never fails for want of space or of a directory: then it warns once and records into anonymous memory.
+ * PSD_ERR_NOMEM only. */
+psd_status psd_recorder_open(psd_recorder *recorder, const psd_recorder_config *config);
+void psd_recorder_joined(psd_recorder *recorder, int32_t rank, int32_t world);
+/* Unmaps, and removes the file: a clean exit leaves nothing behind. */
+void psd_recorder_close(psd_recorder *recorder);
+
+/* What a record says of an operation when it starts. */
+typedef struct psd_record_start {
+    psd_op_kind kind;
+    psd_redop redop;
+    const psd_tensor *tensor; /* NULL: none */
+    int64_t count;
+    int32_t peer; /* or root, or -1 */
+    int32_t tag;
+    uint32_t group;
+    uint64_t epoch;
+    const char *file;
+    int line;
+} psd_record_start;
+
+uint64_t psd_record_begin(psd_recorder *recorder,
+                          const psd_record_start *start); /* the record's seq; 0 when off */
+void psd_record_end(psd_recorder *recorder, uint64_t seq, psd_status status, int32_t peer, uint64_t ordinal);
+
+/* Publishes that this thread is about to block on these records; gives a slot for psd_record_wait_end, or -1.
+ */
+int psd_record_wait_begin(psd_recorder *recorder, const uint64_t *seqs, int32_t count, bool any);
+void psd_record_wait_end(psd_recorder *recorder, int slot);
+
+/* The oldest operation still in flight; kind 0 if none. */
+void psd_record_current(const psd_recorder *recorder, psd_time_ns now, psd_current_op *out);
+uint64_t psd_record_done(const psd_recorder *recorder); /* operations completed */
+
+#endif
