@@ -8,6 +8,7 @@ UNIT        := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/unit/test_*.c))
 INTEGRATION := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/integration/test_*.c))
 TSAN        := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/tsan/tsan_*.c))
 BENCHES     := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench/bench_*.c))
+TEST_PROGRAMS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/programs/*.c))
 PSIM        := $(BUILD)/tests/sim/psim
 CONFORMANCE := $(BUILD)/tests/conformance/conformance
 TEST_DEPS   := $(TEST_LIB) $(CORE_LIB) $(WORKER_LIB) $(PROTO_LIB) $(COMMON_LIB)
@@ -25,14 +26,16 @@ $(TSAN) $(BENCHES): $(BUILD)/%: $(BUILD)/obj/%.o $(TEST_DEPS)
 	$(call link_test,)
 $(PSIM): $(call obj,$(wildcard tests/sim/*.c)) $(CORE_LIB) $(COMMON_LIB)
 	$(call link_test,)
-# As a user's program: the shared library and psd.h only.
-$(CONFORMANCE): $(call obj,$(wildcard tests/conformance/*.c)) $(BUILD)/lib/libpsd.so
+# As a user's programs: the shared library and psd.h only.
+$(CONFORMANCE): $(call obj,$(wildcard tests/conformance/*.c))
+$(TEST_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/%.o
+$(CONFORMANCE) $(TEST_PROGRAMS): $(BUILD)/lib/libpsd.so
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) -L$(BUILD)/lib -lpsd -lm '-Wl,-rpath,$$ORIGIN/../../lib'
 
 .PHONY: tests-build
-tests-build: all $(UNIT) $(INTEGRATION) $(PSIM) $(CONFORMANCE)
+tests-build: all $(UNIT) $(INTEGRATION) $(TEST_PROGRAMS) $(PSIM) $(CONFORMANCE)
 
 .PHONY: test
 test: deps ## install what is missing, build, run all tests
@@ -42,7 +45,7 @@ test: deps ## install what is missing, build, run all tests
 .PHONY: unit sim integration conformance
 unit: $(UNIT) ## run the unit tests only
 sim: $(PSIM)
-integration: all $(INTEGRATION)
+integration: all $(TEST_PROGRAMS) $(INTEGRATION)
 conformance: all $(CONFORMANCE)
 unit sim integration conformance:
 	@tests/run.sh $(BUILD) $@

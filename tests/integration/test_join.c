@@ -1,0 +1,57 @@
+/* What a worker that cannot join is told: which value, which rank, which address, and within its deadline. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/lib/proc.h"
+#include "tests/lib/psd_test.h"
+
+static void expect_refusal(const char *const env[], const char *must_say)
+{
+    char *text = NULL;
+    const char *argv[] = {test_path("tests/programs/loop"), "--iters", "1", NULL};
+    int code = test_run(argv, env, 20000, &text);
+    cr_assert_eq(code, 4, "exit %d: %s", code, text);
+    cr_assert(strstr(text, must_say), "no \"%s\" in: %s", must_say, text);
+    cr_assert(strstr(text, "loop.c:"), "no source line in: %s", text);
+    free(text);
+}
+
+PSD_TEST(join, no_coordinator)
+{
+    const char *env[] = {"PSD_COORDINATOR=tcp://127.0.0.1:9", "PSD_JOIN_TIMEOUT_MS=800", NULL};
+    expect_refusal(env, "127.0.0.1:9");
+}
+
+PSD_TEST(join, bad_values)
+{
+    const char *values[] = {"PSD_WORLD_SIZE=0x", "PSD_WORLD_SIZE=-1",        "PSD_WORLD_SIZE=1000000000",
+                            "PSD_RANK=one",      "PSD_JOIN_TIMEOUT_MS=soon", "PSD_COORDINATOR=udp://x",
+                            "PSD_JOB=a b",       "PSD_BACKEND=fast"};
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
+        const char *env[] = {values[i], "PSD_LOG=1", NULL};
+        expect_refusal(env, strchr(values[i], '=') + 1);
+    }
+}
+
+static void join_with_psrun(const char *n, const char *env0, const char *env1, int code, const char *must_say)
+{
+    char *text = NULL;
+    const char *argv[] = {
+        test_path("bin/psrun"),           "--standalone", "-n", n,   "--", "/usr/bin/env", env0, env1,
+        test_path("tests/programs/loop"), "--iters",      "1",  NULL};
+    int got = test_run(argv, NULL, 30000, &text);
+    cr_assert_eq(got, code, "exit %d: %s", got, text);
+    cr_assert(strstr(text, must_say), "no \"%s\" in: %s", must_say, text);
+    free(text);
+}
+
+PSD_TEST(join, missing_rank_is_named)
+{
+    join_with_psrun("2", "PSD_WORLD_SIZE=3", "PSD_JOIN_TIMEOUT_MS=2000", 4, "have 2 of 3, missing rank 2");
+}
+
+PSD_TEST(join, two_claims_to_one_rank)
+{
+    join_with_psrun("2", "PSD_RANK=0", "PSD_JOIN_TIMEOUT_MS=3000", 4, "rank 0");
+}
