@@ -17,6 +17,8 @@ bool psd_parse_endpoint(const char *text, char *host, size_t host_bytes, uint16_
 /* 1 to PSD_MAX_NAME - 1 bytes of [A-Za-z0-9._-]: job, worker, role and table names. */
 bool psd_name_valid(const char *text);
 bool psd_utf8_valid(const char *text, size_t bytes);
+/* Bytes before the first that is not UTF-8. */
+size_t psd_utf8_prefix(const char *text, size_t bytes);
 
 /* For people: "64 MiB", "1.5 s", "250 ms". Returns out. */
 char *psd_format_bytes(int64_t bytes, char *out, size_t out_bytes);

@@ -1,0 +1,46 @@
+#include "common/msg.h"
+
+static const char *const names[] = {
+    [PSD_MSG_NONE] = "none",
+    [PSD_MSG_HELLO] = "hello",
+    [PSD_MSG_HEARTBEAT] = "heartbeat",
+    [PSD_MSG_GROUP_OPEN] = "group_open",
+    [PSD_MSG_GROUP_TOKEN] = "group_token",
+    [PSD_MSG_GROUP_READY] = "group_ready",
+    [PSD_MSG_GROUP_FAIL] = "group_fail",
+    [PSD_MSG_GROUP_CLOSE] = "group_close",
+    [PSD_MSG_PLAN_OPEN] = "plan_open",
+    [PSD_MSG_PLAN_NEXT] = "plan_next",
+    [PSD_MSG_PLAN_READY] = "plan_ready",
+    [PSD_MSG_PLAN_PROGRESS] = "plan_progress",
+    [PSD_MSG_PLAN_CLOSE] = "plan_close",
+    [PSD_MSG_TABLE_OPEN] = "table_open",
+    [PSD_MSG_TABLE_READY] = "table_ready",
+    [PSD_MSG_TABLE_PROGRESS] = "table_progress",
+    [PSD_MSG_TABLE_CLOSE] = "table_close",
+    [PSD_MSG_BYE] = "bye",
+    [PSD_MSG_WAITING] = "waiting",
+    [PSD_MSG_WELCOME] = "welcome",
+    [PSD_MSG_REFUSE] = "refuse",
+    [PSD_MSG_RESYNC] = "resync",
+    [PSD_MSG_GROUP_ASK_TOKEN] = "group_ask_token",
+    [PSD_MSG_GROUP_OPENED] = "group_opened",
+    [PSD_MSG_GROUP_GO] = "group_go",
+    [PSD_MSG_ABORT] = "abort",
+    [PSD_MSG_PLAN_STEPS] = "plan_steps",
+    [PSD_MSG_PLAN_GO] = "plan_go",
+    [PSD_MSG_TABLE_ASSIGN] = "table_assign",
+    [PSD_MSG_TABLE_OPENED] = "table_opened",
+    [PSD_MSG_TABLE_FREE] = "table_free",
+    [PSD_MSG_BYE_ACK] = "bye_ack",
+    [PSD_MSG_STOP] = "stop",
+    [PSD_MSG_QUERY] = "query",
+    [PSD_MSG_REPLY] = "reply",
+};
+
+_Static_assert(sizeof names / sizeof names[0] == PSD_MSG_TYPES, "every message type has a name");
+
+const char *psd_msg_name(psd_msg_type type)
+{
+    return (unsigned)type < PSD_MSG_TYPES ? names[type] : "?";
+}
