@@ -12,8 +12,10 @@
 #define PSD_RECORD_DEAD_KEPT 64 /* files of dead processes kept for each job */
 
 typedef struct psd_recorder {
-    psd_record_file *file; /* mapped; NULL: recording is off */
-    char path[512];        /* "": anonymous memory, seen by this process only */
+    psd_record_file *file;    /* mapped; NULL: recording is off */
+    char path[512];           /* "": anonymous memory, seen by this process only */
+    int fd;                   /* locked (flock) while the process lives, so that others know; -1: none */
+    _Atomic uint64_t waiters; /* bit i: file->waits[i] is in use */
 } psd_recorder;
 
 typedef struct psd_recorder_config {
@@ -54,6 +56,11 @@ void psd_record_wait_end(psd_recorder *recorder, int slot);
 
 /* The oldest operation still in flight; kind 0 if none. */
 void psd_record_current(const psd_recorder *recorder, psd_time_ns now, psd_current_op *out);
+/* Makes the file of a recorder: PSD_RUN_DIR, its ownership, room, and what dead processes left (recorder_file.c). On
+ * failure `why` says what to do and nothing is left behind. */
+psd_status psd_recorder_file_make(const psd_recorder_config *config, psd_recorder *recorder, char *why,
+                                  size_t why_bytes);
+
 uint64_t psd_record_done(const psd_recorder *recorder); /* operations completed */
 
 #endif

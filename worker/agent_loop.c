@@ -1,0 +1,396 @@
+/* The agent's thread: one loop over the socket, the wake-up and its timers. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include "common/log.h"
+#include "worker/agent_impl.h"
+
+#define FRAMES_A_TURN 64
+
+/* --------------------------------------------------------------------------------------------------------- sending */
+
+/* False when the socket is full or not connected: try again later. */
+static bool send_frame(psd_agent *agent, const psd_wire_buffer *frame)
+{
+    return zmq_send(agent->socket, frame->data, frame->bytes, ZMQ_DONTWAIT) >= 0;
+}
+
+static bool send_msg(psd_agent *agent, psd_msg *msg)
+{
+    msg->ident = agent->ident;
+    return psd_wire_encode(msg, &agent->scratch) == PSD_OK && send_frame(agent, &agent->scratch);
+}
+
+static void send_hello(psd_agent *agent, psd_time_ns now)
+{
+    psd_msg msg = {.type = PSD_MSG_HELLO};
+    msg.u.hello = agent->hello;
+    send_msg(agent, &msg);
+    agent->hello_sent = now;
+    agent->hello_due = now + AGENT_HELLO_EVERY;
+}
+
+static void send_heartbeat(psd_agent *agent, psd_time_ns now)
+{
+    psd_msg msg = {.type = PSD_MSG_HEARTBEAT};
+    agent->hooks.fill_heartbeat(agent->hooks.owner, &msg.u.heartbeat);
+    msg.u.heartbeat.epoch = agent->hello.epoch;
+    send_msg(agent, &msg);
+    agent->heartbeat_due = now + (psd_time_ns)agent->welcome.heartbeat_ms * PSD_NS_PER_MS;
+}
+
+static bool is_progress(psd_msg_type type)
+{
+    return type == PSD_MSG_PLAN_PROGRESS || type == PSD_MSG_TABLE_PROGRESS;
+}
+
+/* Drops tells that a resync no longer needs: too old, or more than are kept. Under the lock. */
+static void trim_outbox(psd_agent *agent, psd_time_ns now)
+{
+    int kept = 0;
+    for (agent_out *entry = agent->outbox; entry != NULL; entry = entry->next)
+        kept += entry->sent && !entry->is_call;
+    for (agent_out *entry = agent->outbox, *next; entry != NULL; entry = next) {
+        next = entry->next;
+        if (entry->is_call || !entry->sent)
+            continue;
+        if (kept > AGENT_TELLS_KEPT || is_progress(entry->type) || now - entry->made > AGENT_TELL_KEPT) {
+            agent_unlink_out(agent, entry);
+            agent_out_free(entry);
+            kept--;
+        }
+    }
+}
+
+/* Sends what waits, in order. BYE goes out even unsynced: it is how a worker that was never welcome takes its HELLO
+ * back. */
+static void flush_outbox(psd_agent *agent, psd_time_ns now)
+{
+    pthread_mutex_lock(&agent->lock);
+    bool full = false;
+    for (agent_out *entry = agent->outbox; entry != NULL && agent->unsent > 0 && !full; entry = entry->next) {
+        if (entry->sent || !(agent->synced || entry->type == PSD_MSG_BYE))
+            continue;
+        full = !send_frame(agent, &entry->frame);
+        if (!full) {
+            entry->sent = true;
+            agent->unsent--;
+        }
+    }
+    trim_outbox(agent, now);
+    pthread_mutex_unlock(&agent->lock);
+}
+
+/* psd does not know what was sent on the old connection. Under the lock. */
+static void unsend_all(psd_agent *agent)
+{
+    agent->unsent = 0;
+    for (agent_out *entry = agent->outbox; entry != NULL; entry = entry->next) {
+        entry->sent = entry->reply != NULL;
+        agent->unsent += !entry->sent;
+    }
+}
+
+/* -------------------------------------------------------------------------------------------------------- receiving */
+
+static void count_ignored(psd_agent *agent, const char *what)
+{
+    pthread_mutex_lock(&agent->lock);
+    agent->ignored++;
+    pthread_mutex_unlock(&agent->lock);
+    psd_log(AGENT_SUBSYSTEM, PSD_LOG_TRACE, "ignored a frame from psd: %s", what);
+}
+
+/* Not, or no longer, admitted. */
+static void go_out(psd_agent *agent, psd_status status, const char *text)
+{
+    pthread_mutex_lock(&agent->lock);
+    bool was_joined = agent->state == AGENT_JOINED;
+    bool first = agent->state != AGENT_OUT;
+    if (first) {
+        agent->state = AGENT_OUT;
+        agent->status = status < PSD_OK ? status : PSD_ERR_REFUSED;
+        snprintf(agent->text, sizeof agent->text, "%s", text);
+        pthread_cond_broadcast(&agent->changed);
+    }
+    status = agent->status;
+    pthread_mutex_unlock(&agent->lock);
+    agent->synced = false;
+    if (was_joined)
+        agent->hooks.on_lost(agent->hooks.owner, status, text);
+}
+
+static void on_welcome(psd_agent *agent, const psd_msg_welcome *welcome, psd_time_ns now)
+{
+    if (agent->state == AGENT_OUT)
+        return;
+    if (agent->state == AGENT_JOINED && welcome->rank != agent->welcome.rank) {
+        char text[160];
+        snprintf(text, sizeof text, "psd gave this worker rank %d after a reconnect, it was rank %d: start the job again",
+                 welcome->rank, agent->welcome.rank);
+        go_out(agent, PSD_ERR_REFUSED, text);
+        return;
+    }
+    agent->hello.rank = welcome->rank;
+    agent->hello.epoch = welcome->epoch;
+    agent->hello.resume_token = welcome->resume_token;
+    pthread_mutex_lock(&agent->lock);
+    bool again = agent->state == AGENT_JOINED;
+    agent->welcome = *welcome;
+    if (agent->welcome.heartbeat_ms < 10)
+        agent->welcome.heartbeat_ms = 10;
+    agent->state = AGENT_JOINED;
+    if (again && !agent->synced)
+        unsend_all(agent);
+    pthread_cond_broadcast(&agent->changed);
+    pthread_mutex_unlock(&agent->lock);
+    agent->synced = true;
+    agent->heartbeat_due = now;
+    psd_log(AGENT_SUBSYSTEM, PSD_LOG_INFO, "%s at %s as rank %d of %d, epoch %llu", again ? "known again" : "welcome",
+            agent->coordinator, welcome->rank, welcome->world, (unsigned long long)welcome->epoch);
+}
+
+static void on_waiting(psd_agent *agent, const psd_msg_waiting *waiting, psd_time_ns now)
+{
+    pthread_mutex_lock(&agent->lock);
+    if (agent->state == AGENT_JOINING)
+        snprintf(agent->text, sizeof agent->text, "%s", waiting->text);
+    pthread_mutex_unlock(&agent->lock);
+    agent->hello_due = now + AGENT_WAITING_EVERY;
+}
+
+static void on_resync(psd_agent *agent, psd_time_ns now)
+{
+    if (agent->state == AGENT_OUT)
+        return;
+    agent->synced = false;
+    psd_time_ns earliest = agent->hello_sent + AGENT_HELLO_LEAST;
+    if (now >= earliest)
+        send_hello(agent, now);
+    else if (agent->hello_due > earliest)
+        agent->hello_due = earliest;
+}
+
+static void on_ask_token(psd_agent *agent, const psd_msg *ask)
+{
+    psd_msg msg = {.type = PSD_MSG_GROUP_TOKEN, .request = ask->request};
+    uint32_t group = ask->u.group_token.group;
+    psd_status status = agent->hooks.make_token(agent->hooks.owner, msg.u.group_token.token,
+                                                sizeof msg.u.group_token.token, &msg.u.group_token.bytes);
+    msg.u.group_token.group = group;
+    if (status != PSD_OK) {
+        memset(&msg, 0, sizeof msg);
+        msg.type = PSD_MSG_GROUP_FAIL;
+        msg.u.abort.group = group;
+        msg.u.abort.epoch = agent->hello.epoch;
+        msg.u.abort.status = status;
+        msg.u.abort.culprit = agent->welcome.rank;
+        snprintf(msg.u.abort.text, sizeof msg.u.abort.text, "rank %d could not make the group's token",
+                 agent->welcome.rank);
+    }
+    pthread_mutex_lock(&agent->lock);
+    status = agent_enqueue(agent, &msg, false, NULL);
+    pthread_mutex_unlock(&agent->lock);
+    if (status != PSD_OK)
+        psd_log(AGENT_SUBSYSTEM, PSD_LOG_WARN, "cannot answer psd's request for a group token: out of memory");
+}
+
+static void on_stop(psd_agent *agent, const psd_msg_stop *stop)
+{
+    pthread_mutex_lock(&agent->lock);
+    bool first = !agent->stopped_by_job;
+    agent->stopped_by_job = true;
+    if (first && agent->state != AGENT_OUT)
+        snprintf(agent->text, sizeof agent->text, "%s", stop->text);
+    pthread_cond_broadcast(&agent->changed);
+    pthread_mutex_unlock(&agent->lock);
+    if (first)
+        agent->hooks.on_stop(agent->hooks.owner, stop->text);
+}
+
+/* Keeps an unsolicited message until somebody takes it. */
+static void keep(psd_agent *agent, psd_msg_box **box)
+{
+    agent_in *entry = calloc(1, sizeof *entry);
+    pthread_mutex_lock(&agent->lock);
+    if (entry == NULL || agent->inbox_count >= AGENT_INBOX_MAX) {
+        psd_log(AGENT_SUBSYSTEM, PSD_LOG_WARN, "dropped %s from psd: %d messages already wait to be taken",
+                psd_msg_name((*box)->msg.type), agent->inbox_count);
+        agent->ignored++;
+        free(entry);
+    } else {
+        entry->box = *box;
+        *box = NULL;
+        *agent->inbox_tail = entry;
+        agent->inbox_tail = &entry->next;
+        agent->inbox_count++;
+        pthread_cond_broadcast(&agent->changed);
+    }
+    pthread_mutex_unlock(&agent->lock);
+}
+
+/* Hands an answer to its call; false if nobody waits for it. */
+static bool answer(psd_agent *agent, psd_msg_box **box)
+{
+    bool found = false;
+    pthread_mutex_lock(&agent->lock);
+    for (agent_out *entry = agent->outbox; entry != NULL && !found; entry = entry->next) {
+        if (!entry->is_call || entry->request != (*box)->msg.request || entry->reply != NULL)
+            continue;
+        if ((*box)->msg.type == PSD_MSG_BYE_ACK)
+            agent->bye_acked = true;
+        entry->reply = *box;
+        *box = NULL;
+        found = true;
+        pthread_cond_broadcast(&agent->changed);
+    }
+    pthread_mutex_unlock(&agent->lock);
+    return found;
+}
+
+/* Messages that are no answer to a request. Takes the box when it keeps it. */
+static void on_unsolicited(psd_agent *agent, psd_msg_box **box, psd_time_ns now)
+{
+    const psd_msg *msg = &(*box)->msg;
+    switch (msg->type) {
+    case PSD_MSG_WAITING:
+        on_waiting(agent, &msg->u.waiting, now);
+        break;
+    case PSD_MSG_WELCOME:
+        on_welcome(agent, &msg->u.welcome, now);
+        break;
+    case PSD_MSG_REFUSE:
+        /* Of a HELLO. Once psd knows this connection there is none to refuse. */
+        if (agent->synced)
+            count_ignored(agent, "REFUSE without a request");
+        else
+            go_out(agent, msg->u.refuse.status, msg->u.refuse.text);
+        break;
+    case PSD_MSG_RESYNC:
+        on_resync(agent, now);
+        break;
+    case PSD_MSG_GROUP_ASK_TOKEN:
+        on_ask_token(agent, msg);
+        break;
+    case PSD_MSG_STOP:
+        on_stop(agent, &msg->u.stop);
+        break;
+    case PSD_MSG_ABORT:
+        agent->hooks.on_abort(agent->hooks.owner, &msg->u.abort);
+        keep(agent, box);
+        break;
+    case PSD_MSG_GROUP_OPENED:
+    case PSD_MSG_GROUP_GO:
+    case PSD_MSG_PLAN_GO:
+    case PSD_MSG_TABLE_ASSIGN:
+    case PSD_MSG_TABLE_OPENED:
+    case PSD_MSG_TABLE_FREE:
+        keep(agent, box);
+        break;
+    default:
+        count_ignored(agent, psd_msg_name(msg->type));
+        break;
+    }
+}
+
+static void on_frame(psd_agent *agent, const void *data, size_t bytes, psd_time_ns now)
+{
+    char why[256];
+    psd_msg_box *box = NULL;
+    psd_status status = psd_wire_decode(data, bytes, &box, why, sizeof why);
+    if (status == PSD_ERR_PROTOCOL && agent->state == AGENT_JOINING)
+        go_out(agent, status, why);
+    if (status != PSD_OK) {
+        count_ignored(agent, why);
+        return;
+    }
+    const psd_msg *msg = &box->msg;
+    pthread_mutex_lock(&agent->lock);
+    agent->heard = true;
+    pthread_mutex_unlock(&agent->lock);
+    psd_log(AGENT_SUBSYSTEM, PSD_LOG_TRACE, "got %s, request %llu", psd_msg_name(msg->type),
+            (unsigned long long)msg->request);
+    /* RESYNC goes to a connection that psd cannot tell the owner of. */
+    if (msg->ident.incarnation != 0 && msg->ident.incarnation != agent->ident.incarnation)
+        count_ignored(agent, "meant for another incarnation");
+    else if (msg->request != 0 && msg->type != PSD_MSG_GROUP_ASK_TOKEN) {
+        if (!answer(agent, &box))
+            count_ignored(agent, "an answer that nobody waits for");
+    } else {
+        on_unsolicited(agent, &box, now);
+    }
+    psd_msg_box_free(box);
+}
+
+static void receive(psd_agent *agent, psd_time_ns now)
+{
+    zmq_msg_t frame;
+    for (int i = 0; i < FRAMES_A_TURN; i++) {
+        zmq_msg_init(&frame);
+        bool got = zmq_msg_recv(&frame, agent->socket, ZMQ_DONTWAIT) >= 0;
+        if (got && zmq_msg_size(&frame) > 0)
+            on_frame(agent, zmq_msg_data(&frame), zmq_msg_size(&frame), now);
+        zmq_msg_close(&frame);
+        if (!got)
+            break;
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------------------- loop */
+
+static void run_timers(psd_agent *agent, psd_time_ns now)
+{
+    if (agent->state == AGENT_OUT)
+        return;
+    if (!agent->synced && now >= agent->hello_due)
+        send_hello(agent, now);
+    if (agent->synced && now >= agent->heartbeat_due)
+        send_heartbeat(agent, now);
+}
+
+static long next_timeout_ms(const psd_agent *agent, bool unsent, psd_time_ns now)
+{
+    psd_time_ns due = agent->synced ? agent->heartbeat_due : agent->hello_due;
+    if (agent->state == AGENT_OUT)
+        due = now + PSD_NS_PER_S;
+    if (unsent && agent->synced && due > now + AGENT_RETRY_EVERY)
+        due = now + AGENT_RETRY_EVERY;
+    return due <= now ? 0 : (long)((due - now + PSD_NS_PER_MS - 1) / PSD_NS_PER_MS);
+}
+
+void *agent_loop(void *argument)
+{
+    psd_agent *agent = argument;
+    zmq_pollitem_t items[2] = {
+        {.socket = agent->socket, .events = ZMQ_POLLIN},
+        {.fd = agent->wake_fd, .events = ZMQ_POLLIN},
+    };
+    bool stop = false;
+    while (!stop) {
+        psd_time_ns now = psd_now_ns();
+        run_timers(agent, now);
+        flush_outbox(agent, now);
+        pthread_mutex_lock(&agent->lock);
+        stop = agent->stop;
+        bool unsent = agent->unsent > 0;
+        pthread_mutex_unlock(&agent->lock);
+        if (stop)
+            break;
+        if (zmq_poll(items, 2, next_timeout_ms(agent, unsent, now)) < 0 && zmq_errno() != EINTR) {
+            char text[128];
+            snprintf(text, sizeof text, "the connection to psd failed: %s", zmq_strerror(zmq_errno()));
+            go_out(agent, PSD_ERR_IO, text);
+            break;
+        }
+        uint64_t woken;
+        if (read(agent->wake_fd, &woken, sizeof woken) < 0 && errno != EAGAIN)
+            psd_log(AGENT_SUBSYSTEM, PSD_LOG_WARN, "reading the wake-up failed: %s", strerror(errno));
+        receive(agent, psd_now_ns());
+    }
+    flush_outbox(agent, psd_now_ns());
+    return NULL;
+}

@@ -1,0 +1,285 @@
+#include "worker/config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "common/conf.h"
+
+/* The context's fields that the first psd.h had: a program built against it passes this size. */
+#define CONFIG_BYTES_MIN (offsetof(psd_config, pool_limit) + sizeof(int64_t))
+
+#define DEFAULT_JOIN_MS     INT64_C(60000)
+#define DEFAULT_TIMEOUT_MS  INT64_C(600000)
+#define DEFAULT_EAGER_BYTES INT64_C(65536)
+
+/* Where complaints go while settings are read; the first one stays. */
+typedef struct reader {
+    char *why;
+    size_t why_bytes;
+    psd_status status;
+} reader;
+
+static void complain(reader *r, const char *source, const char *value, const char *expected)
+{
+    if (r->status != PSD_OK)
+        return;
+    snprintf(r->why, r->why_bytes, "%s is \"%.80s\"; %s", source, value, expected);
+    r->status = PSD_ERR_INVAL;
+}
+
+/* The first of these variables that is set and not empty; NULL if none is. */
+static const char *first_env(const char *const *names, const char **source)
+{
+    for (int i = 0; names[i] != NULL; i++) {
+        const char *value = getenv(names[i]);
+        if (value != NULL && value[0] != '\0') {
+            *source = names[i];
+            return value;
+        }
+    }
+    return NULL;
+}
+
+static void take_number(reader *r, const char *const *names, int64_t min, int64_t max, const char *expected,
+                        int64_t *out)
+{
+    const char *source = NULL;
+    const char *value = first_env(names, &source);
+    if (value != NULL && !psd_parse_i64(value, min, max, out))
+        complain(r, source, value, expected);
+}
+
+/* A text from the config's field, else from the variable, else the default. */
+static void take_text(reader *r, const char *field, const char *given, const char *variable,
+                      const char *fallback, char *out, size_t out_bytes)
+{
+    const char *source = field;
+    const char *value = given;
+    if (value == NULL || value[0] == '\0') {
+        source = variable;
+        value = getenv(variable);
+    }
+    if (value == NULL || value[0] == '\0')
+        value = fallback;
+    if (strlen(value) >= out_bytes) {
+        complain(r, source, value, "it is too long");
+        return;
+    }
+    memmove(out, value, strlen(value) + 1);
+}
+
+static void take_name(reader *r, const char *field, const char *given, const char *variable,
+                      const char *fallback, char *out)
+{
+    take_text(r, field, given, variable, fallback, out, PSD_MAX_NAME);
+    if (r->status == PSD_OK && !psd_name_valid(out))
+        complain(r, given != NULL && given[0] != '\0' ? field : variable, out,
+                 "a name has 1 to 63 of the characters A-Z a-z 0-9 . _ -");
+}
+
+/* host-pid-random: unique, so that two workers never claim each other's rank. */
+static void make_name(const char *host, char *out)
+{
+    uint32_t noise = 0;
+    if (getrandom(&noise, sizeof noise, 0) != (ssize_t)sizeof noise)
+        noise = (uint32_t)getpid() * 2654435761u;
+    snprintf(out, PSD_MAX_NAME, "%.32s-%ld-%08x", host, (long)getpid(), noise);
+    for (char *c = out; *c != '\0'; c++) {
+        char one[2] = {*c, '\0'};
+        if (!psd_name_valid(one))
+            *c = '-';
+    }
+}
+
+static void read_host(char *out)
+{
+    if (gethostname(out, PSD_MAX_NAME) != 0 || out[0] == '\0')
+        snprintf(out, PSD_MAX_NAME, "localhost");
+    out[PSD_MAX_NAME - 1] = '\0';
+    if (!psd_utf8_valid(out, strlen(out)))
+        snprintf(out, PSD_MAX_NAME, "unnamed");
+}
+
+static void check_coordinator(reader *r, const char *source, const char *endpoint)
+{
+    char host[192];
+    uint16_t port = 0;
+    if (!psd_parse_endpoint(endpoint, host, sizeof host, &port) || port == 0 || strcmp(host, "*") == 0)
+        complain(r, source, endpoint, "give psd's address as tcp://host:port or tcp://[v6]:port");
+}
+
+static void read_coordinator(reader *r, const psd_config *config, psd_settings *out)
+{
+    const char *address = getenv("MASTER_ADDR");
+    const char *port = getenv("MASTER_PORT");
+    const char *given = config->coordinator != NULL ? config->coordinator : getenv("PSD_COORDINATOR");
+    if (given != NULL && given[0] != '\0') {
+        take_text(r, "config.coordinator", config->coordinator, "PSD_COORDINATOR", "", out->coordinator,
+                  sizeof out->coordinator);
+        check_coordinator(r, config->coordinator != NULL ? "config.coordinator" : "PSD_COORDINATOR",
+                          out->coordinator);
+        return;
+    }
+    if (address == NULL || address[0] == '\0') {
+        snprintf(out->coordinator, sizeof out->coordinator, "tcp://127.0.0.1:5577");
+        return;
+    }
+    int64_t number = 5577;
+    if (port != NULL && port[0] != '\0' && !psd_parse_i64(port, 1, 65535, &number))
+        complain(r, "MASTER_PORT", port, "it is psd's port, 1 to 65535");
+    bool bare_v6 = strchr(address, ':') != NULL && address[0] != '[';
+    int used = snprintf(out->coordinator, sizeof out->coordinator, bare_v6 ? "tcp://[%s]:%d" : "tcp://%s:%d",
+                        address, (int)number);
+    if (used < 0 || (size_t)used >= sizeof out->coordinator)
+        complain(r, "MASTER_ADDR", address, "it is too long");
+    check_coordinator(r, "MASTER_ADDR:MASTER_PORT", out->coordinator);
+}
+
+static void read_place(reader *r, const psd_config *config, psd_settings *out)
+{
+    static const char *const world_names[] = {"PSD_WORLD_SIZE", "WORLD_SIZE", "SLURM_NTASKS",
+                                              "OMPI_COMM_WORLD_SIZE", NULL};
+    static const char *const rank_names[] = {
+        "PSD_RANK", "RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "JOB_COMPLETION_INDEX", NULL};
+    static const char *const local_names[] = {"PSD_LOCAL_RANK", "LOCAL_RANK", "SLURM_LOCALID",
+                                              "OMPI_COMM_WORLD_LOCAL_RANK", NULL};
+    int64_t world = config->world_size != 0 ? config->world_size : 1;
+    int64_t rank = config->rank;
+    int64_t local = 0;
+    if (config->world_size == 0)
+        take_number(r, world_names, 1, PSD_MAX_WORLD, "the number of ranks is 1 to 1048576", &world);
+    if (config->rank == -1)
+        take_number(r, rank_names, -1, PSD_MAX_WORLD - 1, "a rank is 0 to the world size minus 1", &rank);
+    take_number(r, local_names, 0, PSD_MAX_WORLD - 1, "a local rank is 0 or more", &local);
+    char text[32];
+    if (world < 1 || world > PSD_MAX_WORLD) {
+        snprintf(text, sizeof text, "%lld", (long long)world);
+        complain(r, "config.world_size", text, "the number of ranks is 1 to 1048576");
+    }
+    if (rank < -1 || rank >= world) {
+        snprintf(text, sizeof text, "%lld", (long long)rank);
+        char expected[96];
+        snprintf(expected, sizeof expected, "with a world of %lld it is 0 to %lld, or -1 to let psd choose",
+                 (long long)world, (long long)world - 1);
+        complain(r, "the rank", text, expected);
+    }
+    out->rank = (int32_t)rank;
+    out->world_size = (int32_t)world;
+    out->local_rank = (int32_t)local;
+}
+
+static void read_times(reader *r, const psd_config *config, psd_settings *out)
+{
+    const char *join = getenv("PSD_JOIN_TIMEOUT_MS");
+    const char *timeout = getenv("PSD_TIMEOUT_MS");
+    out->join_timeout_ms = config->join_timeout_ms != 0 ? config->join_timeout_ms : DEFAULT_JOIN_MS;
+    out->timeout_ms = config->timeout_ms != 0 ? config->timeout_ms : DEFAULT_TIMEOUT_MS;
+    if (config->join_timeout_ms == 0 && join != NULL && join[0] != '\0' &&
+        !psd_parse_ms(join, &out->join_timeout_ms) &&
+        !psd_parse_i64(join, -1, -1, &out->join_timeout_ms))
+        complain(r, "PSD_JOIN_TIMEOUT_MS", join, "write milliseconds, or 30s, 5m; -1 waits for ever");
+    if (config->timeout_ms == 0 && timeout != NULL && timeout[0] != '\0' &&
+        !psd_parse_ms(timeout, &out->timeout_ms) && !psd_parse_i64(timeout, -1, -1, &out->timeout_ms))
+        complain(r, "PSD_TIMEOUT_MS", timeout, "write milliseconds, or 30s, 5m; -1 waits for ever");
+}
+
+/* Half of what this process may use: of the machine, or of its control group if that is less. */
+static int64_t half_of_memory(void)
+{
+    int64_t bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
+    FILE *limit = fopen("/sys/fs/cgroup/memory.max", "re");
+    long long group = 0;
+    if (limit != NULL) {
+        if (fscanf(limit, "%lld", &group) == 1 && group > 0 && group < bytes)
+            bytes = group;
+        fclose(limit);
+    }
+    return bytes > 0 ? bytes / 2 : INT64_C(1) << 30;
+}
+
+static void take_bytes(reader *r, const char *variable, int64_t *out)
+{
+    const char *value = getenv(variable);
+    if (value != NULL && value[0] != '\0' && !psd_parse_bytes(value, out))
+        complain(r, variable, value, "write bytes, or 64K, 1.5M, 2G");
+}
+
+static void read_memory(reader *r, const psd_config *config, psd_settings *out)
+{
+    out->eager_limit = DEFAULT_EAGER_BYTES;
+    take_bytes(r, "PSD_EAGER_LIMIT", &out->eager_limit);
+    out->pool_limit = config->pool_limit;
+    if (config->pool_limit < 0) {
+        char text[32];
+        snprintf(text, sizeof text, "%lld", (long long)config->pool_limit);
+        complain(r, "config.pool_limit", text, "it is bytes, or 0 for half of the memory");
+    }
+    if (out->pool_limit == 0)
+        take_bytes(r, "PSD_POOL_LIMIT", &out->pool_limit);
+    if (out->pool_limit == 0)
+        out->pool_limit = half_of_memory();
+}
+
+static void read_recorder(reader *r, psd_settings *out)
+{
+    take_text(r, "", NULL, "PSD_RUN_DIR", "", out->run_dir, sizeof out->run_dir);
+    const char *record = getenv("PSD_RECORD");
+    out->record_off = record != NULL && strcmp(record, "off") == 0;
+    if (record != NULL && record[0] != '\0' && !out->record_off && strcmp(record, "on") != 0)
+        complain(r, "PSD_RECORD", record, "it is on or off");
+}
+
+static void read_backend(reader *r, const psd_config *config, psd_settings *out)
+{
+    take_text(r, "config.backend", config->backend, "PSD_BACKEND", "auto", out->backend, sizeof out->backend);
+    take_text(r, "", NULL, "PSD_DATA_HOST", "", out->data_host, sizeof out->data_host);
+    take_text(r, "", NULL, "PSD_HOST_TRANSPORT", "auto", out->transport, sizeof out->transport);
+    if (r->status == PSD_OK && strcmp(out->transport, "auto") != 0 && strcmp(out->transport, "shm") != 0 &&
+        strcmp(out->transport, "tcp") != 0)
+        complain(r, "PSD_HOST_TRANSPORT", out->transport, "it is auto, shm or tcp");
+}
+
+void psd_config_init(psd_config *config)
+{
+    if (config == NULL)
+        return;
+    memset(config, 0, sizeof *config);
+    config->size = sizeof *config;
+    config->rank = -1;
+}
+
+psd_status psd_settings_read(const psd_config *config, psd_settings *out, char *why, size_t why_bytes)
+{
+    psd_config given;
+    psd_config_init(&given);
+    if (config != NULL && (config->size < CONFIG_BYTES_MIN || config->size > sizeof given)) {
+        snprintf(why, why_bytes,
+                 "config.size is %zu, this library knows %zu; call psd_config_init, or build the program "
+                 "against the psd.h of this library",
+                 config->size, sizeof given);
+        return PSD_ERR_INVAL;
+    }
+    if (config != NULL)
+        memcpy(&given, config, config->size);
+
+    reader r = {why, why_bytes, PSD_OK};
+    psd_settings settings = {0};
+    char unique[PSD_MAX_NAME];
+    read_host(settings.host);
+    make_name(settings.host, unique);
+    read_coordinator(&r, &given, &settings);
+    take_name(&r, "config.job", given.job, "PSD_JOB", "default", settings.job);
+    take_name(&r, "config.name", given.name, "PSD_NAME", unique, settings.name);
+    take_name(&r, "config.role", given.role, "PSD_ROLE", "worker", settings.role);
+    read_place(&r, &given, &settings);
+    read_times(&r, &given, &settings);
+    read_memory(&r, &given, &settings);
+    read_recorder(&r, &settings);
+    read_backend(&r, &given, &settings);
+    if (r.status == PSD_OK)
+        *out = settings;
+    return r.status;
+}

@@ -1,0 +1,160 @@
+/* The recorder's file: where it lives, that it has room, and what dead processes left there.
+ *
+ * Files are named <job>.<pid>.<incarnation>.psdrec. Their owner holds a flock on them, so that a file whose lock can
+ * be had belongs to a dead process, whatever pid namespace that was in. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "worker/recorder.h"
+
+#define SUFFIX   ".psdrec"
+#define SEEN_MAX 4096 /* files looked at in one start */
+
+typedef struct dead_file {
+    char name[256];
+    int64_t mtime;
+} dead_file;
+
+static void default_dir(char *out, size_t out_bytes)
+{
+    const char *runtime = getenv("XDG_RUNTIME_DIR");
+    if (runtime != NULL && runtime[0] == '/')
+        snprintf(out, out_bytes, "%.200s/psd", runtime);
+    else
+        snprintf(out, out_bytes, "/dev/shm/psd-%lu", (unsigned long)geteuid());
+}
+
+/* The directory, made if it is missing. It must be this user's, since /dev/shm is everybody's. */
+static int open_dir(const char *dir, char *why, size_t why_bytes)
+{
+    struct stat st;
+    if (mkdir(dir, 0700) != 0 && errno != EEXIST) {
+        snprintf(why, why_bytes, "cannot make %s: %s", dir, strerror(errno));
+        return -1;
+    }
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) {
+        snprintf(why, why_bytes, "cannot open %s: %s", dir, strerror(errno));
+        return -1;
+    }
+    if (fstat(fd, &st) != 0 || (st.st_uid != geteuid() && st.st_uid != 0)) {
+        snprintf(why, why_bytes, "%s belongs to another user", dir);
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+/* Is this the file of a dead process of the job? */
+static bool is_dead(int dir, const char *name, const char *job, int64_t *mtime)
+{
+    size_t length = strlen(name), prefix = strlen(job);
+    struct stat st;
+    if (length < prefix + sizeof SUFFIX || strncmp(name, job, prefix) != 0 || name[prefix] != '.' ||
+        strcmp(name + length - strlen(SUFFIX), SUFFIX) != 0)
+        return false;
+    int fd = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    bool dead = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && flock(fd, LOCK_EX | LOCK_NB) == 0;
+    if (dead)
+        *mtime = (int64_t)st.st_mtim.tv_sec;
+    close(fd);
+    return dead;
+}
+
+static int newest_first(const void *a, const void *b)
+{
+    const dead_file *left = a, *right = b;
+    return (left->mtime < right->mtime) - (left->mtime > right->mtime);
+}
+
+/* Keeps the newest PSD_RECORD_DEAD_KEPT files of dead processes of this job. Best effort. */
+static void reclaim(int dir, const char *job)
+{
+    dead_file *dead = calloc(SEEN_MAX, sizeof *dead);
+    int copy = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *listing = copy >= 0 ? fdopendir(copy) : NULL;
+    size_t count = 0;
+    if (dead == NULL || listing == NULL)
+        goto done;
+    for (struct dirent *entry; count < SEEN_MAX && (entry = readdir(listing)) != NULL;) {
+        if (!is_dead(dir, entry->d_name, job, &dead[count].mtime))
+            continue;
+        snprintf(dead[count].name, sizeof dead[count].name, "%s", entry->d_name);
+        count++;
+    }
+    qsort(dead, count, sizeof *dead, newest_first);
+    for (size_t i = PSD_RECORD_DEAD_KEPT; i < count; i++)
+        unlinkat(dir, dead[i].name, 0);
+done:
+    if (listing != NULL)
+        closedir(listing);
+    else if (copy >= 0)
+        close(copy);
+    free(dead);
+}
+
+/* With room for all of it: on a full tmpfs a later write would be a SIGBUS. */
+static psd_record_file *make_room_and_map(int fd, const char *path, char *why, size_t why_bytes)
+{
+    int error = flock(fd, LOCK_EX | LOCK_NB) != 0 ? errno : 0;
+    if (error == 0)
+        error = posix_fallocate(fd, 0, (off_t)sizeof(psd_record_file));
+    if (error != 0) {
+        snprintf(why, why_bytes, "cannot reserve %zu bytes for %s: %s; make room there, or set PSD_RUN_DIR",
+                 sizeof(psd_record_file), path, strerror(error));
+        return NULL;
+    }
+    void *map = mmap(NULL, sizeof(psd_record_file), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (map == MAP_FAILED) {
+        snprintf(why, why_bytes, "cannot map %s: %s", path, strerror(errno));
+        return NULL;
+    }
+    return map;
+}
+
+psd_status psd_recorder_file_make(const psd_recorder_config *config, psd_recorder *recorder, char *why,
+                                  size_t why_bytes)
+{
+    char dir_path[256], path[512];
+    psd_status status = PSD_ERR_IO;
+    if (config->run_dir != NULL && config->run_dir[0] != '\0')
+        snprintf(dir_path, sizeof dir_path, "%.255s", config->run_dir);
+    else
+        default_dir(dir_path, sizeof dir_path);
+    int dir = open_dir(dir_path, why, why_bytes);
+    if (dir < 0)
+        return PSD_ERR_IO;
+    reclaim(dir, config->ident.job);
+    snprintf(path, sizeof path, "%s/%s.%ld.%016llx" SUFFIX, dir_path, config->ident.job, (long)getpid(),
+             (unsigned long long)config->ident.incarnation);
+    int fd = openat(dir, strrchr(path, '/') + 1, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        snprintf(why, why_bytes, "cannot create %s: %s", path, strerror(errno));
+        goto close_dir;
+    }
+    psd_record_file *file = make_room_and_map(fd, path, why, why_bytes);
+    if (file == NULL)
+        goto remove_file;
+    recorder->file = file;
+    recorder->fd = fd;
+    snprintf(recorder->path, sizeof recorder->path, "%s", path);
+    status = PSD_OK;
+    goto close_dir;
+
+remove_file:
+    unlinkat(dir, strrchr(path, '/') + 1, 0);
+    close(fd);
+close_dir:
+    close(dir);
+    return status;
+}
