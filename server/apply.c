@@ -1,0 +1,175 @@
+/* Steps events through the core and carries out what comes of them. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "common/log.h"
+#include "common/status.h"
+#include "server/daemon.h"
+
+static uint64_t entropy(void)
+{
+    uint64_t value = 0;
+    /* 8 bytes never come in parts, and after the boot never block. */
+    ssize_t got = getrandom(&value, sizeof(value), 0);
+    (void)got;
+    return value;
+}
+
+static void give_up_journal(psd_daemon *daemon)
+{
+    psd_log("psd", PSD_LOG_ERROR, "the journal in %s cannot be written: %s; psd goes on without it, and a restart of psd "
+            "will forget the jobs that run now", daemon->options.state, psd_journal_error(daemon->journal));
+    psd_journal_abandon(&daemon->journal);
+}
+
+static void push_pending(psd_daemon *daemon, const psd_event *event)
+{
+    if (daemon->pending_count == daemon->pending_capacity) {
+        size_t capacity = daemon->pending_capacity == 0 ? 64 : daemon->pending_capacity * 2;
+        psd_event *grown = realloc(daemon->pending, capacity * sizeof(psd_event));
+        if (grown == NULL) {
+            psd_log("psd", PSD_LOG_ERROR, "out of memory: an event is lost");
+            return;
+        }
+        daemon->pending = grown;
+        daemon->pending_capacity = capacity;
+    }
+    daemon->pending[daemon->pending_count++] = *event;
+}
+
+static void queue_send(psd_daemon *daemon, psd_effect *effect)
+{
+    uint64_t cursor = 0;
+    psd_peer peer = 0;
+    bool same = false;
+    psd_status status = PSD_OK;
+    while (status == PSD_OK && psd_core_next_addressee(daemon->core, effect, &cursor, &peer, &same)) {
+        if (!same)
+            status = psd_outbox_encode(&daemon->outbox, effect->msg);
+        if (status == PSD_OK)
+            status = psd_outbox_address(&daemon->outbox, peer);
+    }
+    if (status != PSD_OK)
+        psd_log("psd", PSD_LOG_ERROR, "a %s message was not sent: %s", psd_msg_name(effect->msg->type),
+                psd_status_sentence(status));
+}
+
+static void compile(psd_daemon *daemon, const psd_effect *effect)
+{
+    if (psd_compiler_submit(daemon->compiler, effect->plan, &effect->inputs) == PSD_OK)
+        return;
+    psd_event failed = {.type = PSD_EVENT_COMPILED,
+                        .plan = effect->plan,
+                        .status = PSD_ERR_NOMEM,
+                        .text = "psd is out of memory"};
+    push_pending(daemon, &failed);
+}
+
+static void note(psd_daemon *daemon, const psd_effect *effect)
+{
+    psd_log_level level = effect->level == PSD_NOTE_WARN ? PSD_LOG_WARN : PSD_LOG_INFO;
+    if (effect->job[0] == '\0')
+        psd_log("psd", level, "%s", effect->text);
+    else
+        psd_log("psd", level, "job %s: %s", effect->job, effect->text);
+    if (daemon->journal != NULL && psd_journal_note(daemon->journal, effect) != PSD_OK)
+        give_up_journal(daemon);
+}
+
+static void apply(psd_daemon *daemon, psd_effect *effect)
+{
+    switch (effect->type) {
+    case PSD_EFFECT_SEND:
+        queue_send(daemon, effect);
+        break;
+    case PSD_EFFECT_COMPILE:
+        compile(daemon, effect);
+        break;
+    case PSD_EFFECT_EVENT:
+        push_pending(daemon, effect->event);
+        break;
+    case PSD_EFFECT_NOTE:
+        note(daemon, effect);
+        break;
+    case PSD_EFFECT_DROP:
+        psd_peers_remove(psd_io_peers(daemon->io), effect->audience.peer);
+        break;
+    }
+}
+
+static void step_one(psd_daemon *daemon, psd_journal_row *row)
+{
+    row->event.now = daemon->now;
+    row->event.entropy = entropy();
+    psd_status status = psd_core_step(daemon->core, &row->event, &daemon->effects);
+    if (status != PSD_OK) {
+        if (row->event.compiled != NULL)
+            free(row->event.compiled->steps); /* not taken */
+        psd_log("psd", PSD_LOG_ERROR, "an event was not taken: %s", psd_status_sentence(status));
+    }
+    if (status == PSD_OK && daemon->effects.journal && daemon->journal != NULL &&
+        psd_journal_event(daemon->journal, row) != PSD_OK)
+        give_up_journal(daemon);
+    for (size_t i = 0; i < daemon->effects.count; i++)
+        apply(daemon, daemon->effects.items[i]);
+    psd_effects_clear(&daemon->effects);
+}
+
+static void step_pending(psd_daemon *daemon)
+{
+    for (size_t i = 0; i < daemon->pending_count; i++) {
+        psd_journal_row row = {.event = daemon->pending[i]};
+        step_one(daemon, &row);
+    }
+    daemon->pending_count = 0;
+}
+
+void psd_daemon_step(psd_daemon *daemon, psd_journal_row *row)
+{
+    step_one(daemon, row);
+    step_pending(daemon);
+}
+
+void psd_daemon_tell(psd_daemon *daemon, psd_peer peer, const psd_msg *msg)
+{
+    if (psd_outbox_encode(&daemon->outbox, msg) == PSD_OK)
+        psd_outbox_address(&daemon->outbox, peer);
+}
+
+/* A connection that is closed, or that does not read what it is sent, is gone for the core. If it does live it will
+ * speak again, and then be asked who it is. */
+static void lose(psd_daemon *daemon, const psd_letter *letter, bool full)
+{
+    psd_peers *peers = psd_io_peers(daemon->io);
+    const psd_peer_entry *entry = psd_peers_find(peers, letter->peer);
+    if (entry == NULL)
+        return; /* known already */
+    if (full)
+        psd_log("psd", PSD_LOG_WARN, "the connection from %s does not read what psd sends: taken for gone", entry->address);
+    psd_peers_remove(peers, letter->peer);
+    psd_event gone = {.type = PSD_EVENT_GONE, .peer = letter->peer};
+    push_pending(daemon, &gone);
+}
+
+static void flush(psd_daemon *daemon)
+{
+    psd_outbox *outbox = &daemon->outbox;
+    for (size_t i = 0; i < outbox->count; i++) {
+        const psd_letter *letter = &outbox->letters[i];
+        psd_status status = psd_io_send(daemon->io, letter->peer, outbox->frames + letter->offset, letter->bytes);
+        if (status != PSD_OK)
+            lose(daemon, letter, status == PSD_AGAIN);
+    }
+    psd_outbox_clear(outbox);
+}
+
+void psd_daemon_settle(psd_daemon *daemon)
+{
+    do {
+        step_pending(daemon);
+        if (daemon->journal != NULL && psd_journal_commit(daemon->journal) != PSD_OK)
+            give_up_journal(daemon);
+        flush(daemon);
+    } while (daemon->pending_count > 0 || daemon->outbox.count > 0);
+}

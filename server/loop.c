@@ -1,0 +1,158 @@
+/* The loop: wait, read the clock once, decode a bounded batch, step each, commit the journal once, send. */
+#include <signal.h>
+#include <stdio.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "common/log.h"
+#include "common/status.h"
+#include "server/daemon.h"
+#include "server/notify.h"
+
+#define BATCH       256
+#define MAX_WAIT_MS 1000
+
+static int wait_ms(const psd_daemon *daemon)
+{
+    psd_time_ns now = psd_now_ns();
+    psd_time_ns due = daemon->next_second;
+    psd_time_ns core = psd_core_deadline(daemon->core);
+    psd_time_ns suspects = psd_peers_deadline(psd_io_peers(daemon->io));
+    due = core < due ? core : due;
+    due = suspects < due ? suspects : due;
+    if (daemon->watchdog_every > 0 && daemon->next_watchdog < due)
+        due = daemon->next_watchdog;
+    if (due <= now)
+        return 0;
+    psd_time_ns ms = (due - now + PSD_NS_PER_MS - 1) / PSD_NS_PER_MS;
+    return ms > MAX_WAIT_MS ? MAX_WAIT_MS : (int)ms;
+}
+
+static void read_signals(psd_daemon *daemon)
+{
+    struct signalfd_siginfo info;
+    while (read(daemon->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
+        psd_log("psd", PSD_LOG_INFO, "signal %u from pid %u: psd stops", info.ssi_signo, info.ssi_pid);
+        daemon->stop_asked = true;
+    }
+}
+
+/* Asks ZeroMQ about a connection whose socket was closed, by sending to it: a RESYNC, which a worker that lives answers
+ * by saying who it is, and psctl ignores. */
+static void probe_suspects(psd_daemon *daemon)
+{
+    static const psd_msg probe = {.type = PSD_MSG_RESYNC};
+    psd_peers *peers = psd_io_peers(daemon->io);
+    psd_peer peer = 0;
+    while (psd_peers_next_suspect(peers, daemon->now, &peer)) {
+        if (psd_wire_encode(&probe, &daemon->outbox.buffer) != PSD_OK)
+            return;
+        psd_status status = psd_io_send(daemon->io, peer, daemon->outbox.buffer.data, daemon->outbox.buffer.bytes);
+        if (status != PSD_ERR_UNREACHABLE)
+            continue;
+        psd_peers_remove(peers, peer);
+        psd_journal_row gone = {.event = {.type = PSD_EVENT_GONE, .peer = peer}};
+        psd_daemon_step(daemon, &gone);
+    }
+}
+
+static void take_compiled(psd_daemon *daemon)
+{
+    psd_compiled result;
+    while (psd_compiler_take(daemon->compiler, &result) == PSD_OK) {
+        bool ok = result.status == PSD_OK;
+        psd_journal_row row = {.event = {.type = PSD_EVENT_COMPILED,
+                                         .plan = result.plan,
+                                         .status = result.status,
+                                         .text = result.text,
+                                         .compiled = ok ? &result.steps : NULL},
+                               .plan_hash = ok ? psd_compile_hash(&result.steps) : 0};
+        psd_daemon_step(daemon, &row);
+    }
+}
+
+static void refuse_undecodable(psd_daemon *daemon, const psd_io_packet *packet, psd_status status, const char *why)
+{
+    psd_peer_entry *entry = psd_peers_find(psd_io_peers(daemon->io), packet->peer);
+    psd_io_statistics(daemon->io)->bad_message++;
+    if (entry != NULL && !entry->warned) {
+        entry->warned = true;
+        psd_log("psd", PSD_LOG_WARN, "a message of %zu bytes from %s was dropped: %s (further ones are only counted)",
+                packet->bytes, entry->address, why[0] == '\0' ? psd_status_sentence(status) : why);
+    }
+    if (status != PSD_ERR_PROTOCOL)
+        return;
+    psd_msg refuse = {.type = PSD_MSG_REFUSE, .u.refuse.status = PSD_ERR_PROTOCOL};
+    snprintf(refuse.u.refuse.text, sizeof(refuse.u.refuse.text), "psd %s speaks protocol version %d: %s", PSD_VERSION,
+             PSD_PROTOCOL_VERSION, why);
+    psd_daemon_tell(daemon, packet->peer, &refuse);
+}
+
+static void take_messages(psd_daemon *daemon)
+{
+    psd_io_packet packet;
+    for (int i = 0; i < BATCH && !psd_outbox_is_large(&daemon->outbox); i++) {
+        if (psd_io_receive(daemon->io, daemon->now, &packet) != PSD_OK)
+            return;
+        psd_msg_box *box = NULL;
+        char why[256] = "";
+        psd_status status = psd_wire_decode(packet.data, packet.bytes, &box, why, sizeof(why));
+        if (status != PSD_OK) {
+            refuse_undecodable(daemon, &packet, status, why);
+            continue;
+        }
+        psd_journal_row row = {.event = {.type = PSD_EVENT_MSG, .peer = packet.peer, .msg = &box->msg},
+                               .frame = packet.data,
+                               .frame_bytes = packet.bytes};
+        psd_daemon_step(daemon, &row);
+        psd_msg_box_free(box);
+    }
+}
+
+static void every_second(psd_daemon *daemon)
+{
+    if (daemon->watchdog_every > 0 && daemon->now >= daemon->next_watchdog) {
+        psd_notify("WATCHDOG=1");
+        daemon->next_watchdog = daemon->now + daemon->watchdog_every;
+    }
+    if (daemon->now < daemon->next_second)
+        return;
+    daemon->next_second = daemon->now + PSD_NS_PER_S;
+    psd_daemon_watch_memory(daemon);
+}
+
+static void turn(psd_daemon *daemon)
+{
+    int fds[] = {daemon->signal_fd, psd_compiler_fd(daemon->compiler)};
+    bool readable[2] = {false, false};
+    psd_io_wait(daemon->io, fds, readable, 2, wait_ms(daemon));
+    daemon->now = psd_now_ns();
+    if (readable[0])
+        read_signals(daemon);
+    psd_io_monitor(daemon->io, daemon->now);
+    take_messages(daemon);
+    probe_suspects(daemon);
+    if (readable[1])
+        take_compiled(daemon);
+    if (psd_core_deadline(daemon->core) <= daemon->now) {
+        psd_journal_row timer = {.event = {.type = PSD_EVENT_TIMER}};
+        psd_daemon_step(daemon, &timer);
+    }
+    every_second(daemon);
+    psd_daemon_settle(daemon);
+}
+
+void psd_daemon_run(psd_daemon *daemon)
+{
+    daemon->watchdog_every = psd_notify_watchdog_ns();
+    daemon->next_watchdog = daemon->now;
+    daemon->next_second = daemon->now + PSD_NS_PER_S;
+    while (!daemon->stop_asked && !daemon->failed)
+        turn(daemon);
+    psd_notify("STOPPING=1");
+    if (daemon->failed)
+        return;
+    psd_journal_row stop = {.event = {.type = PSD_EVENT_STOP}};
+    psd_daemon_step(daemon, &stop);
+    psd_daemon_settle(daemon);
+}
