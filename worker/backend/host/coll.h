@@ -32,11 +32,12 @@ typedef struct coll_messages {
 } coll_messages;
 
 typedef struct coll {
+    const struct coll_schedule *schedule; /* of coll_schedule.h; NULL when there is nothing to exchange */
     psd_op op; /* copied; splits are borrowed from the engine until the collective ends */
     int32_t rank;
     int32_t size;
     uint32_t rounds;
-    size_t chunk; /* bytes of each rank's piece that one round handles */
+    size_t chunk; /* bytes of each rank's piece that one round handles; 0 where a round moves whole pieces */
     unsigned char *scratch;
 } coll;
 
@@ -49,11 +50,7 @@ void coll_begin(coll *c, const psd_op *op, int32_t rank, int32_t size, void *scr
 /* Writes the messages of round `round`; false once all rounds are done. With size 1 there are only local
  * copies. */
 bool coll_round(coll *c, uint32_t round, coll_messages *out);
-/* Local work after the round's messages are complete. */
+/* Local work (reductions, copies of this rank's own block) after the round's messages are complete. */
 void coll_finish(coll *c, uint32_t round);
-
-/* dst[i] = in[0][i] op in[1][i] op ... in[n-1][i], in this order, rounded once; avg divides by n. dst may be
- * one of the inputs. dtype and redop are a legal pair. */
-void reduce_n(psd_dtype dtype, psd_redop redop, void *dst, const void *const *in, int32_t n, size_t count);
 
 #endif

@@ -1,0 +1,152 @@
+/* Collectives as rounds: the choice of the schedule, of the chunk and of the scratch. */
+#include "worker/backend/host/coll_schedule.h"
+
+/* The incoming pieces of one chunk, all ranks together, should stay in a core's second-level cache. */
+#define CACHE_BYTES     ((size_t)512 << 10)
+#define CHUNK_MIN_BYTES ((size_t)16 << 10)
+#define CHUNK_MAX_BYTES ((size_t)256 << 10)
+#define LINE_BYTES      ((size_t)64)
+
+static size_t round_up(size_t bytes)
+{
+    return (bytes + LINE_BYTES - 1) & ~(LINE_BYTES - 1);
+}
+
+/* Bytes of the operation's count; fits, as the tensors were checked. */
+static size_t count_bytes(const psd_op *op)
+{
+    return (size_t)op->count * psd_dtype_bytes(op->dtype);
+}
+
+static const coll_schedule *choose(const psd_op *op, int32_t size)
+{
+    bool is_small = op->kind != PSD_OP_BARRIER && count_bytes(op) <= COLL_SMALL_BYTES;
+    switch (op->kind) {
+    case PSD_OP_BROADCAST:
+        return is_small ? &coll_broadcast_tree : &coll_broadcast_chunked;
+    case PSD_OP_ALL_REDUCE:
+        return is_small && size <= COLL_SMALL_RANKS ? &coll_all_reduce_small : &coll_all_reduce_chunked;
+    case PSD_OP_REDUCE:
+        return is_small ? &coll_reduce_flat : &coll_reduce_chunked;
+    case PSD_OP_SCATTER:
+        return &coll_scatter_flat;
+    case PSD_OP_GATHER:
+        return &coll_gather_flat;
+    case PSD_OP_ALL_GATHER:
+        return &coll_all_gather_pairwise;
+    case PSD_OP_REDUCE_SCATTER:
+        return &coll_reduce_scatter_chunked;
+    case PSD_OP_ALL_TO_ALL:
+    case PSD_OP_ALL_TO_ALL_V:
+        return &coll_all_to_all_pairwise;
+    case PSD_OP_BARRIER:
+        return &coll_barrier_dissemination;
+    case PSD_OP_SEND:
+    case PSD_OP_RECV:
+    case PSD_OP_BATCH:
+        break;
+    }
+    return NULL;
+}
+
+/* Bytes of the longest piece that a rank owns in a schedule that goes in chunks; of the input where it goes
+ * whole. */
+static size_t longest_piece(const coll_schedule *schedule, const psd_op *op, int32_t size)
+{
+    size_t parts = 1;
+    if (schedule == &coll_all_reduce_chunked || schedule == &coll_reduce_chunked)
+        parts = (size_t)size;
+    else if (schedule == &coll_broadcast_chunked)
+        parts = (size_t)size - 1;
+    return ((size_t)op->count + parts - 1) / parts * psd_dtype_bytes(op->dtype);
+}
+
+/* Depends on nothing but the operation and the size, so that all ranks choose the same. A multiple of every
+ * element. */
+static size_t choose_chunk(const coll_schedule *schedule, const psd_op *op, int32_t size)
+{
+    if (op->kind == PSD_OP_BARRIER)
+        return 0;
+    size_t limit = CACHE_BYTES / (size_t)(size - 1) & ~(LINE_BYTES - 1);
+    limit = limit < CHUNK_MIN_BYTES ? CHUNK_MIN_BYTES : limit > CHUNK_MAX_BYTES ? CHUNK_MAX_BYTES : limit;
+    size_t piece = longest_piece(schedule, op, size);
+    return piece == 0 ? LINE_BYTES : piece < limit ? piece : limit;
+}
+
+static bool reduces(psd_op_kind kind)
+{
+    return kind == PSD_OP_ALL_REDUCE || kind == PSD_OP_REDUCE || kind == PSD_OP_REDUCE_SCATTER;
+}
+
+int32_t coll_max_messages(int32_t size)
+{
+    /* coll_all_reduce_chunked: a chunk out to and in from every peer, the one before likewise. */
+    int32_t most = 4 * (size - 1);
+    return most > 0 ? most : 1;
+}
+
+/* Scratch: the list of a reduction's inputs, then one slot for each peer's chunk, then one for the result on
+ * a rank that has no tensor for it. */
+static size_t inputs_bytes(int32_t size)
+{
+    return round_up((size_t)size * sizeof(void *));
+}
+
+size_t coll_scratch_bytes(const psd_op *op, int32_t size)
+{
+    if (size <= 1 || !reduces(op->kind))
+        return 0;
+    size_t slot = round_up(choose_chunk(choose(op, size), op, size));
+    return LINE_BYTES + inputs_bytes(size) + slot * (size_t)size;
+}
+
+const void **coll_inputs(const coll *c)
+{
+    return (const void **)(void *)c->scratch;
+}
+
+void *coll_slot(const coll *c, int32_t index)
+{
+    return c->scratch + inputs_bytes(c->size) + round_up(c->chunk) * (size_t)index;
+}
+
+static void copy_alone(const psd_op *op)
+{
+    const psd_op_kind kind = op->kind;
+    if (kind == PSD_OP_ALL_TO_ALL_V)
+        coll_copy(op->out, op->in, (size_t)op->in_splits[0] * psd_dtype_bytes(op->dtype));
+    else if (kind != PSD_OP_BARRIER && kind != PSD_OP_BROADCAST)
+        coll_copy(op->out, op->in, count_bytes(op));
+}
+
+void coll_begin(coll *c, const psd_op *op, int32_t rank, int32_t size, void *scratch)
+{
+    uintptr_t aligned = ((uintptr_t)scratch + LINE_BYTES - 1) & ~(uintptr_t)(LINE_BYTES - 1);
+    coll begun = {.op = *op, .rank = rank, .size = size};
+    if (size <= 1) {
+        copy_alone(op);
+    } else {
+        begun.schedule = choose(op, size);
+        begun.scratch = scratch == NULL ? NULL : (unsigned char *)scratch + (aligned - (uintptr_t)scratch);
+        if (begun.schedule != NULL) {
+            begun.chunk = choose_chunk(begun.schedule, op, size);
+            begun.rounds = begun.schedule->rounds(&begun);
+        }
+    }
+    *c = begun;
+}
+
+bool coll_round(coll *c, uint32_t round, coll_messages *out)
+{
+    if (round >= c->rounds)
+        return false;
+    out->count = 0;
+    c->schedule->messages(c, round, out);
+    return true;
+}
+
+void coll_finish(coll *c, uint32_t round)
+{
+    if (round < c->rounds && c->schedule->finish != NULL)
+        c->schedule->finish(c, round);
+}
