@@ -100,16 +100,20 @@ static void apply(psd_daemon *daemon, psd_effect *effect)
 
 static void step_one(psd_daemon *daemon, psd_journal_row *row)
 {
+    if (daemon->failed)
+        return;
     row->event.now = daemon->now;
     row->event.entropy = entropy();
     psd_status status = psd_core_step(daemon->core, &row->event, &daemon->effects);
     if (status != PSD_OK) {
-        if (row->event.compiled != NULL)
-            free(row->event.compiled->steps); /* not taken */
-        psd_log("psd", PSD_LOG_ERROR, "an event was not taken: %s", psd_status_sentence(status));
+        /* The core is half way through a step: only the journal still knows a whole state. */
+        psd_log("psd", PSD_LOG_ERROR, "%s: psd ends; start it again%s", psd_status_sentence(status),
+                daemon->journal == NULL ? "" : ", it recovers from its journal");
+        daemon->failed = true;
+        psd_effects_clear(&daemon->effects);
+        return;
     }
-    if (status == PSD_OK && daemon->effects.journal && daemon->journal != NULL &&
-        psd_journal_event(daemon->journal, row) != PSD_OK)
+    if (daemon->effects.journal && daemon->journal != NULL && psd_journal_event(daemon->journal, row) != PSD_OK)
         give_up_journal(daemon);
     for (size_t i = 0; i < daemon->effects.count; i++)
         apply(daemon, daemon->effects.items[i]);
@@ -164,11 +168,20 @@ static void flush(psd_daemon *daemon)
     psd_outbox_clear(outbox);
 }
 
+/* Once no job is alive the events are of no use to a restart. */
+static psd_status commit(psd_daemon *daemon)
+{
+    psd_status status = PSD_OK;
+    if (psd_journal_events(daemon->journal) > 0 && psd_core_idle(daemon->core))
+        status = psd_journal_empty(daemon->journal);
+    return status == PSD_OK ? psd_journal_commit(daemon->journal) : status;
+}
+
 void psd_daemon_settle(psd_daemon *daemon)
 {
     do {
         step_pending(daemon);
-        if (daemon->journal != NULL && psd_journal_commit(daemon->journal) != PSD_OK)
+        if (daemon->journal != NULL && commit(daemon) != PSD_OK)
             give_up_journal(daemon);
         flush(daemon);
     } while (daemon->pending_count > 0 || daemon->outbox.count > 0);

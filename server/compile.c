@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 typedef struct job {
     struct job *next;
@@ -48,9 +47,9 @@ static job *pop(queue *q)
     return item;
 }
 
-void psd_compile_now(uint32_t plan, const psd_plan_inputs *inputs, psd_compiled *out)
+/* Compiles a plan and has it proven. */
+static void compile(const psd_plan_inputs *inputs, psd_compiled *out)
 {
-    *out = (psd_compiled){.plan = plan};
     out->status = psd_plan_compile(inputs, &out->steps, out->text, sizeof(out->text));
     if (out->status != PSD_OK)
         return;
@@ -59,17 +58,6 @@ void psd_compile_now(uint32_t plan, const psd_plan_inputs *inputs, psd_compiled 
         free(out->steps.steps);
         out->steps = (psd_plan_steps){0};
     }
-}
-
-uint64_t psd_compile_hash(const psd_plan_steps *plan)
-{
-    uint64_t hash = plan->rounds;
-    for (uint64_t i = 0; i < plan->count; i++) {
-        const psd_step *step = &plan->steps[i];
-        uint64_t fields[] = {step->round, step->src, step->dst, step->src_offset, step->dst_offset, step->bytes};
-        hash = XXH64(fields, sizeof(fields), hash);
-    }
-    return hash;
 }
 
 static void *work(void *arg)
@@ -83,7 +71,7 @@ static void *work(void *arg)
             continue;
         }
         pthread_mutex_unlock(&compiler->lock);
-        psd_compile_now(item->result.plan, &item->inputs, &item->result);
+        compile(&item->inputs, &item->result);
         pthread_mutex_lock(&compiler->lock);
         push(&compiler->done, item);
         uint64_t one = 1;

@@ -22,9 +22,4 @@ psd_status psd_compiler_submit(psd_compiler *compiler, uint32_t plan, const psd_
 /* PSD_OK, or PSD_AGAIN when no result is there. */
 psd_status psd_compiler_take(psd_compiler *compiler, psd_compiled *out);
 
-/* Compiles and proves a plan at once, on the caller's thread. */
-void psd_compile_now(uint32_t plan, const psd_plan_inputs *inputs, psd_compiled *out);
-/* XXH64 of all steps: that two compilations of the same inputs gave the same. */
-uint64_t psd_compile_hash(const psd_plan_steps *plan);
-
 #endif

@@ -25,18 +25,18 @@ static const char schema[] =
     "CREATE TABLE inputs (seq INTEGER PRIMARY KEY, life INTEGER NOT NULL, now_ns INTEGER NOT NULL,"
     " entropy INTEGER NOT NULL, type INTEGER NOT NULL, peer INTEGER NOT NULL, job TEXT NOT NULL, name TEXT NOT NULL,"
     " incarnation INTEGER NOT NULL, plan INTEGER NOT NULL, status INTEGER NOT NULL, text TEXT NOT NULL,"
-    " hash INTEGER NOT NULL, frame BLOB);"
+    " frame BLOB);"
     "CREATE TABLE notes (seq INTEGER PRIMARY KEY, wall_ns INTEGER NOT NULL, level INTEGER NOT NULL,"
     " job TEXT NOT NULL, rank INTEGER NOT NULL, text TEXT NOT NULL);"
     "PRAGMA user_version = 1;";
 
 static const char insert_event[] =
-    "INSERT INTO inputs (life, now_ns, entropy, type, peer, job, name, incarnation, plan, status, text, hash, frame)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+    "INSERT INTO inputs (life, now_ns, entropy, type, peer, job, name, incarnation, plan, status, text, frame)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
 static const char insert_note[] = "INSERT INTO notes (wall_ns, level, job, rank, text) VALUES (?, ?, ?, ?, ?)";
 static const char select_events[] =
     "SELECT i.seq, i.now_ns, i.entropy, i.type, i.peer, i.job, i.name, i.incarnation, i.plan, i.status, i.text,"
-    " i.hash, i.frame, l.boot, l.ahead_ns FROM inputs i JOIN lives l ON l.life = i.life ORDER BY i.seq";
+    " i.frame, l.boot, l.ahead_ns FROM inputs i JOIN lives l ON l.life = i.life ORDER BY i.seq";
 
 struct psd_journal {
     sqlite3 *db;
@@ -286,10 +286,10 @@ static void copy_text(sqlite3_stmt *statement, int column, char *out, size_t out
 static psd_time_ns moved(const psd_journal *journal, sqlite3_stmt *row, psd_time_ns earliest, psd_time_ns now)
 {
     psd_time_ns time = sqlite3_column_int64(row, 1);
-    const unsigned char *boot = sqlite3_column_text(row, 13);
+    const unsigned char *boot = sqlite3_column_text(row, 12);
     if (boot == NULL || strcmp((const char *)boot, journal->boot) != 0) {
         int64_t then = 0;
-        if (__builtin_add_overflow(time, sqlite3_column_int64(row, 14), &then) ||
+        if (__builtin_add_overflow(time, sqlite3_column_int64(row, 13), &then) ||
             __builtin_sub_overflow(then, journal->ahead_ns, &time))
             time = earliest;
     }
@@ -311,9 +311,8 @@ static void read_row(sqlite3_stmt *s, psd_journal_row *row, char *text, size_t t
     event->status = (psd_status)sqlite3_column_int(s, 9);
     copy_text(s, 10, text, text_bytes);
     event->text = text;
-    row->plan_hash = (uint64_t)sqlite3_column_int64(s, 11);
-    row->frame = sqlite3_column_blob(s, 12);
-    row->frame_bytes = (size_t)sqlite3_column_bytes(s, 12);
+    row->frame = sqlite3_column_blob(s, 11);
+    row->frame_bytes = (size_t)sqlite3_column_bytes(s, 11);
 }
 
 psd_status psd_journal_replay(psd_journal *journal, psd_time_ns now,
@@ -385,9 +384,8 @@ psd_status psd_journal_event(psd_journal *journal, const psd_journal_row *row)
     sqlite3_bind_int64(s, 9, event->plan);
     sqlite3_bind_int(s, 10, (int)event->status);
     sqlite3_bind_text(s, 11, event->text == NULL ? "" : event->text, -1, SQLITE_STATIC);
-    sqlite3_bind_int64(s, 12, (int64_t)row->plan_hash);
     if (row->frame != NULL)
-        sqlite3_bind_blob64(s, 13, row->frame, row->frame_bytes, SQLITE_STATIC);
+        sqlite3_bind_blob64(s, 12, row->frame, row->frame_bytes, SQLITE_STATIC);
     status = finish(journal, s);
     if (status == PSD_OK)
         journal->events++;

@@ -14,10 +14,9 @@ typedef struct psd_journal psd_journal;
 /* An event as it was written. Pointers are borrowed for the call. */
 typedef struct psd_journal_row {
     int64_t seq;
-    psd_event event;   /* without msg and compiled */
+    psd_event event;   /* without msg and compiled, which a replay makes again */
     const void *frame; /* MSG: as it came from the peer */
     size_t frame_bytes;
-    uint64_t plan_hash; /* COMPILED: of all steps, which are compiled again */
 } psd_journal_row;
 
 /* Makes the directory if it is missing, takes its lock, opens or creates the journal and checks it. On failure `why` is

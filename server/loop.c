@@ -65,8 +65,7 @@ static void take_compiled(psd_daemon *daemon)
                                          .plan = result.plan,
                                          .status = result.status,
                                          .text = result.text,
-                                         .compiled = ok ? &result.steps : NULL},
-                               .plan_hash = ok ? psd_compile_hash(&result.steps) : 0};
+                                         .compiled = ok ? &result.steps : NULL}};
         psd_daemon_step(daemon, &row);
     }
 }
