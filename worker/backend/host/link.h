@@ -31,7 +31,13 @@ typedef struct host_net_config {
     uint64_t incarnation;
     const char *bind_host; /* address or interface name; NULL: every address that is up, loopback last */
     const char *transport; /* "auto", "shm" (fail rather than use TCP) or "tcp" */
+    size_t ring_bytes;   /* of each direction of a shared-memory link, a power of two; 0: HOST_RING_DEFAULT */
+    bool no_single_copy; /* neither read peers' memory nor let them read ours */
 } host_net_config;
+
+#define HOST_RING_DEFAULT ((size_t)256 << 10)
+#define HOST_RING_MIN     ((size_t)4 << 10)
+#define HOST_RING_MAX     ((size_t)1 << 30)
 
 typedef enum host_link_state {
     HOST_LINK_CONNECTING = 0,
@@ -48,17 +54,24 @@ psd_status host_net_address(const host_net *net, char *out, size_t bytes);
 /* The link to the context at this address, begun if there is none; referenced until host_link_put(). One link
  * per pair of contexts, however many groups share it; a link to oneself is refused. */
 psd_status host_link_get(host_net *net, const char *address, host_link **out, char *why, size_t why_bytes);
+/* A link without references stays open: the peer may still use it. */
 void host_link_put(host_net *net, host_link **link);
 
 host_link_state host_link_get_state(const host_link *link);
 const char *host_link_text(
     const host_link *link); /* both addresses, interface, errno text: why broken, or which way it goes */
+/* Why it broke: PSD_ERR_PEER_FAILED when the peer's process is gone (its sockets ended), else PSD_ERR_LINK.
+ * What the peer wrote before it went is still read: a link breaks only once its ring or socket is empty. */
+psd_status host_link_status(const host_link *link);
+/* Breaks the link with this text, so that the peer sees its end too: the peer sent garbage. */
+void host_link_break(host_link *link, const char *text);
 bool host_link_is_shm(const host_link *link);
 uint64_t host_link_incarnation(const host_link *link);  /* the peer's */
 void host_link_set_owner(host_link *link, void *owner); /* the engine's per-link state */
 void *host_link_owner(const host_link *link);
-/* All links that are referenced or that a peer has opened, in a ring-list order that stays the same; NULL
- * ends. */
+/* All links that are referenced or that a peer has opened, in an order that stays the same; NULL ends. A
+ * broken link that has neither references nor an owner is freed by host_net_poll, and by nothing else before
+ * host_net_close. */
 host_link *host_net_first(host_net *net);
 host_link *host_net_next(host_net *net, host_link *link);
 
@@ -68,6 +81,9 @@ size_t host_link_write(host_link *link, const struct iovec *iov, int count);
 size_t host_link_read(host_link *link, void *data, size_t bytes);
 /* Could read() give something now? For shm: one load. For TCP: what the last host_net_poll saw. */
 bool host_link_readable(const host_link *link);
+/* Could write() take something now? To be asked, or write() tried again, between arm and sleep by who waits
+ * for room. */
+bool host_link_writable(const host_link *link);
 /* Rings the peer's bell if it sleeps; after the last write or read of a batch on shm, no-op on TCP. */
 void host_link_flush(host_link *link);
 

@@ -1,0 +1,141 @@
+#include "worker/backend/host/bell.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "worker/backend/host/segment.h"
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+static void ring(int event_fd)
+{
+    uint64_t one = 1;
+    ssize_t written;
+    do
+        written = write(event_fd, &one, sizeof one);
+    while (written < 0 && errno == EINTR);
+    /* EAGAIN: the counter is at its limit, so the sleeper wakes anyway. */
+}
+
+psd_status bell_open(bell *b, char *why, size_t why_bytes)
+{
+    psd_status status = PSD_ERR_IO;
+    void *page;
+    memset(b, 0, sizeof *b);
+    b->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (b->event_fd < 0) {
+        snprintf(why, why_bytes, "cannot make an eventfd: %s", strerror(errno));
+        goto none;
+    }
+    status = segment_create("psd-bell", BELL_PAGE_BYTES, &b->page_fd, why, why_bytes);
+    if (status != PSD_OK)
+        goto event;
+    page = mmap(NULL, BELL_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, b->page_fd, 0);
+    if (page == MAP_FAILED) {
+        status = PSD_ERR_NOMEM;
+        snprintf(why, why_bytes, "cannot map a page for the bell: %s", strerror(errno));
+        goto page_fd;
+    }
+    b->page = page;
+    /* From now on nobody else can map it for writing. Kernels before 5.1 do not know the seal: then a peer of
+     * the same job that means harm could keep us asleep, but no more. */
+    (void)fcntl(b->page_fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL);
+    return PSD_OK;
+page_fd:
+    close(b->page_fd);
+event:
+    close(b->event_fd);
+none:
+    return status;
+}
+
+void bell_close(bell *b)
+{
+    munmap(b->page, BELL_PAGE_BYTES);
+    close(b->page_fd);
+    close(b->event_fd);
+}
+
+void bell_arm(bell *b)
+{
+    if (b->sleepers++ == 0) {
+        b->number = b->number == UINT32_MAX ? 1 : b->number + 1;
+        atomic_store_explicit(&b->page->armed, b->number, memory_order_relaxed);
+    }
+    atomic_thread_fence(memory_order_seq_cst);
+}
+
+void bell_disarm(bell *b)
+{
+    uint64_t count;
+    if (--b->sleepers > 0)
+        return;
+    atomic_store_explicit(&b->page->armed, 0, memory_order_relaxed);
+    if (read(b->event_fd, &count, sizeof count) < 0 && errno != EAGAIN && errno != EINTR)
+        return; /* an eventfd has no other errors; a wake-up too many at worst */
+}
+
+void bell_wake(bell *b)
+{
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(&b->page->armed, memory_order_relaxed) != 0)
+        ring(b->event_fd);
+}
+
+/* Writing to anything but an eventfd might block, or kill us by a signal. */
+static bool is_eventfd(int fd)
+{
+    char path[32];
+    char target[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(path, target, sizeof target - 1);
+    if (length < 0)
+        return false;
+    target[length] = '\0';
+    int flags = fcntl(fd, F_GETFL);
+    return strcmp(target, "anon_inode:[eventfd]") == 0 && flags >= 0 && (flags & O_NONBLOCK);
+}
+
+psd_status peer_bell_open(peer_bell *b, int page_fd, int event_fd, char *why, size_t why_bytes)
+{
+    psd_status status = segment_check(page_fd, BELL_PAGE_BYTES, why, why_bytes);
+    if (status != PSD_OK)
+        return status;
+    if (!is_eventfd(event_fd)) {
+        snprintf(why, why_bytes, "the peer's bell is not a non-blocking eventfd, or /proc is not mounted");
+        return PSD_ERR_FORMAT;
+    }
+    void *page = mmap(NULL, BELL_PAGE_BYTES, PROT_READ, MAP_SHARED, page_fd, 0);
+    if (page == MAP_FAILED) {
+        snprintf(why, why_bytes, "cannot map the peer's bell: %s", strerror(errno));
+        return PSD_ERR_NOMEM;
+    }
+    close(page_fd);
+    b->page = page;
+    b->event_fd = event_fd;
+    b->rung = 0;
+    return PSD_OK;
+}
+
+void peer_bell_close(peer_bell *b)
+{
+    munmap((void *)(uintptr_t)b->page, BELL_PAGE_BYTES);
+    close(b->event_fd);
+}
+
+void peer_bell_ring(peer_bell *b)
+{
+    uint32_t armed = atomic_load_explicit(&b->page->armed, memory_order_relaxed);
+    if (armed == 0 || armed == b->rung)
+        return;
+    b->rung = armed;
+    ring(b->event_fd);
+}

@@ -1,0 +1,73 @@
+/* The memory of a shared-memory link: one page of indices, then the connector's ring, then the acceptor's. */
+#include "worker/backend/host/net.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "worker/backend/host/segment.h"
+
+#define INDEX_BYTES 4096
+
+static uint64_t total_bytes(uint64_t ring_bytes)
+{
+    return INDEX_BYTES + 2 * ring_bytes;
+}
+
+static void lay_out(shm_stream *shm, uint64_t ring_bytes, bool connector)
+{
+    unsigned char *base = shm->segment;
+    ring_shared *shared = shm->segment;
+    uint32_t out = connector ? 0 : 1;
+    uint32_t in = 1 - out;
+    ring_writer_init(&shm->tx, &shared[out], base + INDEX_BYTES + out * ring_bytes, ring_bytes);
+    ring_reader_init(&shm->rx, &shared[in], base + INDEX_BYTES + in * ring_bytes, ring_bytes);
+}
+
+psd_status shm_offer(shm_stream *shm, uint64_t ring_bytes, int *segment_fd, char *why, size_t why_bytes)
+{
+    int fd;
+    uint64_t bytes = total_bytes(ring_bytes);
+    psd_status status = segment_create("psd-link", bytes, &fd, why, why_bytes);
+    if (status != PSD_OK)
+        return status;
+    status = segment_map(fd, bytes, &shm->segment, why, why_bytes);
+    if (status != PSD_OK) {
+        close(fd);
+        return status;
+    }
+    shm->segment_bytes = bytes;
+    lay_out(shm, ring_bytes, true);
+    *segment_fd = fd;
+    return PSD_OK;
+}
+
+psd_status shm_take_offer(shm_stream *shm, uint64_t ring_bytes, int segment_fd, char *why, size_t why_bytes)
+{
+    if (ring_bytes < HOST_RING_MIN || ring_bytes > HOST_RING_MAX || (ring_bytes & (ring_bytes - 1)) != 0) {
+        snprintf(why, why_bytes, "the peer offers rings of %llu bytes", (unsigned long long)ring_bytes);
+        return PSD_ERR_FORMAT;
+    }
+    uint64_t bytes = total_bytes(ring_bytes);
+    psd_status status = segment_check(segment_fd, bytes, why, why_bytes);
+    if (status != PSD_OK)
+        return status;
+    status = segment_map(segment_fd, bytes, &shm->segment, why, why_bytes);
+    if (status != PSD_OK)
+        return status;
+    shm->segment_bytes = bytes;
+    lay_out(shm, ring_bytes, false);
+    return PSD_OK;
+}
+
+void shm_drop(shm_stream *shm)
+{
+    if (shm->segment)
+        segment_unmap(shm->segment, shm->segment_bytes);
+    if (shm->bell.page)
+        peer_bell_close(&shm->bell);
+    if (shm->fd >= 0)
+        close(shm->fd);
+    memset(shm, 0, sizeof *shm);
+    shm->fd = -1;
+}
