@@ -113,7 +113,8 @@ $(BIN)/psctl: $(call obj,$(PSCTL_SRC)) $(PROTO_LIB) $(COMMON_LIB)
 $(TOOLS): $(BIN)/%: $(BUILD)/obj/worker/tools/%.o $(WORKER_LIB) $(LIBPSD_DEPS)
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
-	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBPSD_LIBS)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LIBPSD_LIBS)
+$(BIN)/psd-bench: $(call obj,$(wildcard worker/bench/*.c))
 
 # The examples use only what a user has: psd.h and the shared library.
 $(EXAMPLES): $(BUILD)/examples/%: $(BUILD)/obj/worker/examples/%.o $(BUILD)/lib/libpsd.so
