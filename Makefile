@@ -47,6 +47,7 @@ CORE_SRC   := $(wildcard server/core/*.c)
 SERVER_SRC := $(wildcard server/*.c)
 PSCTL_SRC  := $(wildcard server/psctl/*.c)
 WORKER_SRC := $(wildcard worker/*.c) $(wildcard worker/backend/*.c) $(wildcard worker/backend/host/*.c)
+LAUNCH_SRC := $(wildcard worker/launch/*.c)
 TOOL_SRC   := $(wildcard worker/tools/*.c)
 EXAMPLE_SRC := $(wildcard worker/examples/*.c)
 
@@ -54,6 +55,7 @@ COMMON_LIB := $(BUILD)/lib/libpsd_common.a
 PROTO_LIB  := $(BUILD)/lib/libpsd_proto.a
 CORE_LIB   := $(BUILD)/lib/libpsd_core.a
 WORKER_LIB := $(BUILD)/lib/libpsd.a
+LAUNCH_LIB := $(BUILD)/lib/libpsd_launch.a
 WORKER_SO  := $(BUILD)/lib/libpsd.so.$(ABI)
 
 BIN      := $(BUILD)/bin
@@ -90,6 +92,7 @@ $(COMMON_LIB): $(call obj,$(COMMON_SRC)); $(archive)
 $(PROTO_LIB): $(call obj,$(PROTO_SRC)); $(archive)
 $(CORE_LIB): $(call obj,$(CORE_SRC)); $(archive)
 $(WORKER_LIB): $(call obj,$(WORKER_SRC)); $(archive)
+$(LAUNCH_LIB): $(call obj,$(LAUNCH_SRC)); $(archive)
 
 LIBPSD_DEPS := $(PROTO_LIB) $(COMMON_LIB)
 LIBPSD_LIBS := $(ZMQ_LIBS) $(PROTO_LIBS) $(HASH_LIBS) -ldl -lm
@@ -110,7 +113,7 @@ $(BIN)/psctl: $(call obj,$(PSCTL_SRC)) $(PROTO_LIB) $(COMMON_LIB)
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ZMQ_LIBS) $(PROTO_LIBS) $(JSON_LIBS) $(HASH_LIBS)
-$(TOOLS): $(BIN)/%: $(BUILD)/obj/worker/tools/%.o $(WORKER_LIB) $(LIBPSD_DEPS)
+$(TOOLS): $(BIN)/%: $(BUILD)/obj/worker/tools/%.o $(LAUNCH_LIB) $(WORKER_LIB) $(LIBPSD_DEPS)
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LIBPSD_LIBS)
