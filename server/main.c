@@ -121,7 +121,7 @@ static psd_status say_ready(psd_daemon *daemon)
     const char *endpoint = psd_io_endpoint(daemon->io);
     int fd = daemon->options.ready_fd;
     psd_status status = PSD_OK;
-    psd_log("psd", PSD_LOG_INFO, "psd %s listens on %s", PSD_VERSION, endpoint);
+    psd_log("psd", PSD_LOG_INFO, "psd %s listening on %s", PSD_VERSION, endpoint);
     psd_notify("READY=1");
     if (fd >= 0) {
         if (dprintf(fd, "%s\n", endpoint) < 0) {
@@ -132,7 +132,7 @@ static psd_status say_ready(psd_daemon *daemon)
             close(fd);
         return status;
     }
-    printf("psd %s listens on %s%s%s\n", PSD_VERSION, endpoint, daemon->options.state == NULL ? "" : ", journal in ",
+    printf("psd %s listening on %s%s%s\n", PSD_VERSION, endpoint, daemon->options.state == NULL ? "" : ", journal in ",
            daemon->options.state == NULL ? "" : daemon->options.state);
     fflush(stdout);
     return PSD_OK;

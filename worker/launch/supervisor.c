@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,8 +42,9 @@ typedef struct supervisor {
     pid_t coordinator;
     bool coordinator_ended;
     bool stopping;
-    bool failed; /* a rank has failed: `code` is its exit code */
+    bool failed; /* why is in `closing`, which is printed last, and `code` is psrun's exit code */
     int code;
+    char closing[512];
     psd_time_ns timeout_at;
     psd_time_ns kill_at;  /* PSD_NEVER: nothing to kill */
     psd_time_ns drain_by; /* PSD_NEVER: ranks are running */
@@ -62,6 +64,21 @@ int psd_launch_signals(void)
 }
 
 /* ----------------------------------------------------------------------------------------------------- ending */
+
+static void fail(supervisor *s, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* The first failure is the one that counts. */
+static void fail(supervisor *s, int code, const char *format, ...)
+{
+    if (s->failed)
+        return;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(s->closing, sizeof(s->closing), format, args);
+    va_end(args);
+    s->failed = true;
+    s->code = code;
+}
 
 static void signal_ranks(const supervisor *s, int number)
 {
@@ -122,10 +139,8 @@ static int open_stream(supervisor *s, int32_t rank, int to)
 
 static void start_failed(supervisor *s, const rank_process *process, const char *program, int error, bool exec_failed)
 {
-    fprintf(stderr, "psrun: rank %d: \"%s\" cannot be %s: %s\n", process->place.rank, program,
-            exec_failed ? "run" : "started", strerror(error));
-    s->failed = true;
-    s->code = exec_failed ? (error == ENOENT ? 127 : 126) : 1;
+    fail(s, exec_failed ? (error == ENOENT ? 127 : 126) : 1, "rank %d: \"%s\" cannot be %s: %s", process->place.rank,
+         program, exec_failed ? "run" : "started", strerror(error));
 }
 
 static void start_rank(supervisor *s, int32_t rank)
@@ -197,11 +212,9 @@ static void report_failure(supervisor *s, const rank_process *process, const sig
 {
     char how[128];
     describe_end(info, how, sizeof(how));
-    fprintf(stderr, "psrun: rank %d (%s%s%s) %s%s\n", process->place.rank, process->place.app->argv[0],
-            process->place.host == NULL ? "" : " on ", process->place.host == NULL ? "" : process->place.host, how,
-            s->running > 0 ? "; the other ranks are ended" : "");
-    s->failed = true;
-    s->code = exit_code(info);
+    fail(s, exit_code(info), "rank %d (%s%s%s) %s%s", process->place.rank, process->place.app->argv[0],
+         process->place.host == NULL ? "" : " on ", process->place.host == NULL ? "" : process->place.host, how,
+         s->running > 0 ? "; the other ranks were ended" : "");
 }
 
 /* Everything that has ended. A rank's process group is killed while its leader is still a zombie, since until then
@@ -227,14 +240,12 @@ static void reap(supervisor *s)
         waitpid(info.si_pid, NULL, 0);
         s->coordinator_ended = s->coordinator_ended || info.si_pid == s->coordinator;
     }
-    if (first != NULL && !s->failed)
+    if (first != NULL)
         report_failure(s, first, &first_info);
     if (s->failed)
         begin_stop(s, SIGTERM);
     if (s->coordinator_ended && !s->stopping && s->running > 0) {
-        fprintf(stderr, "psrun: the private psd has ended before its job; the ranks are ended\n");
-        s->failed = true;
-        s->code = 1;
+        fail(s, 1, "the private psd ended before its job; the ranks were ended");
         begin_stop(s, SIGTERM);
     }
 }
@@ -264,9 +275,7 @@ static void read_signals(supervisor *s)
 static void check_times(supervisor *s, psd_time_ns now)
 {
     if (now >= s->timeout_at && !s->stopping) {
-        fprintf(stderr, "psrun: the job has not ended within its --timeout; the ranks are ended\n");
-        s->failed = true;
-        s->code = PSD_LAUNCH_EXIT_TIMEOUT;
+        fail(s, PSD_LAUNCH_EXIT_TIMEOUT, "the job had not ended within its --timeout; the ranks were ended");
         begin_stop(s, SIGTERM);
     }
     if (now >= s->kill_at && s->running > 0) {
@@ -345,6 +354,8 @@ int psd_launch_run(const psd_launch_args *args, int signal_fd, pid_t coordinator
         loop(&s);
         for (int32_t i = 0; i < args->world * 2; i++)
             psd_launch_stream_close(&s.streams[i]);
+        if (s.failed)
+            fprintf(stderr, "psrun: %s\n", s.closing);
     }
     if (s.epoll_fd >= 0)
         close(s.epoll_fd);
