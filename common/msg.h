@@ -95,7 +95,9 @@ typedef struct psd_msg_welcome {
     int32_t world;
     uint64_t epoch;
     uint64_t resume_token;
-    uint32_t world_group; /* id of the world's group; its GROUP_OPENED follows (not after a resync) */
+    uint32_t world_group; /* id of the world's group; its GROUP_OPENED follows (again after a resync, as long as the
+                             group is opening). 0: came to a running job in the place of a lost or departed rank; the
+                             world's group cannot be used, groups made with GROUP_NEW can */
     int32_t lease_ms;     /* silence after which psd takes the worker for lost */
     int32_t heartbeat_ms;
 } psd_msg_welcome;

@@ -4,7 +4,13 @@
  * Recovery is replay: the daemon journals every event whose step says so (psd_effects.journal) and, after a restart,
  * steps them again and drops the effects, then sends PSD_EVENT_RESTART. Heartbeats and queries are never journalled;
  * what silence leads to (a lease that ends) is journalled as the event PSD_EVENT_LOST that the core asks for with
- * PSD_EFFECT_EVENT, so that a replay needs no clock. */
+ * PSD_EFFECT_EVENT, so that a replay needs no clock.
+ *
+ * What is journalled: HELLO that is admitted or that attaches a new connection, requests and answers that change a
+ * group, plan or table, BYE, LOST, GONE of a worker, COMPILED (plan and status, no steps: see psd_event), RESTART, and the
+ * command stop. A journalled event keeps its peer: a replay steps the lives of psd one after the other, each RESTART
+ * forgetting the peers of the life before. A plan whose COMPILED was never journalled is asked for again by RESTART's
+ * own effects, which are applied like any others. */
 #ifndef PSD_CORE_CORE_H
 #define PSD_CORE_CORE_H
 
@@ -14,7 +20,8 @@
 
 typedef struct psd_core psd_core;
 
-/* A connection, as the daemon knows it: made by io_zmq from the routing id, never reused within one life of psd. */
+/* A connection, as the daemon knows it: made by io_zmq from the routing id, never 0, never reused within one life of
+ * psd. */
 typedef uint64_t psd_peer;
 
 typedef struct psd_core_config {
@@ -44,7 +51,9 @@ typedef struct psd_event {
     uint32_t plan;                   /* COMPILED */
     psd_status status;               /* COMPILED: PSD_OK, or the reason in `text` */
     const char *text;                /* COMPILED that failed */
-    const psd_plan_steps *compiled;  /* COMPILED: moved into the core (its steps are then the core's to free) */
+    const psd_plan_steps *compiled;  /* COMPILED: moved into the core (its steps are then the core's to free). NULL with
+                                        PSD_OK, as in a replay: the core compiles the plan's inputs again by itself, so
+                                        that the journal needs no steps */
 } psd_event;
 
 /* Who an effect is for. The daemon expands it with psd_core_next_addressee(). */
@@ -53,12 +62,15 @@ typedef enum psd_audience_kind {
     PSD_TO_RANK = 2,  /* job, rank */
     PSD_TO_GROUP = 3, /* the members of a group, or of a group request being opened */
     PSD_TO_JOB = 4,   /* every connected worker of a job */
+    PSD_TO_PLAN = 5,  /* the members of a plan that wait for an answer, or all of them: by the message */
+    PSD_TO_TRAINERS = 6, /* the trainers of a table */
+    PSD_TO_SERVERS = 7,  /* the servers of a table */
 } psd_audience_kind;
 
 typedef struct psd_audience {
     psd_audience_kind kind;
     uint32_t job; /* the core's index of the job */
-    uint32_t id;  /* rank or group */
+    uint32_t id;  /* rank, group, plan or table */
     psd_peer peer;
 } psd_audience;
 
@@ -106,11 +118,15 @@ psd_status psd_core_new(const psd_core_config *config, psd_core **out);
 void psd_core_free(psd_core *core);
 
 /* Never blocks, never fails on bad input: a bad message is answered with REFUSE or dropped and counted. Returns
- * PSD_ERR_NOMEM if memory ran out; the state is then as before the step. */
+ * PSD_ERR_NOMEM if memory ran out; the step is then incomplete and so is every later one: do not apply its effects,
+ * free the core and recover from the journal, as after a crash. */
 psd_status psd_core_step(psd_core *core, const psd_event *event, psd_effects *effects);
 
 /* When PSD_EVENT_TIMER is due; PSD_NEVER if nothing waits. O(1). */
 psd_time_ns psd_core_deadline(const psd_core *core);
+
+/* No job is alive: a restart need not know anything, and the journal may be emptied. O(1). */
+bool psd_core_idle(const psd_core *core);
 
 /* Iterates over the connections of a SEND effect. `cursor` starts at 0. Each call sets *peer, fills the fields of
  * effect->msg that differ between addressees (ident, request, rank, this rank's steps) and returns true, or returns

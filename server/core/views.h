@@ -1,0 +1,36 @@
+/* What the views share: a page of rows under construction, and the table of views. */
+#ifndef PSD_CORE_VIEWS_H
+#define PSD_CORE_VIEWS_H
+
+#include "server/core/state.h"
+
+typedef struct page {
+    uint64_t after; /* rows before the page */
+    uint64_t row;   /* rows visited */
+    uint32_t limit;
+    uint32_t count;
+    uint32_t columns;
+    bool full; /* and there are more rows */
+    psd_cell *cells;
+} page;
+
+/* The cells of the next row, or NULL when it is not on this page. */
+psd_cell *page_row(page *p);
+
+psd_cell cell_text(const char *text);
+psd_cell cell_int(int64_t value);
+psd_cell cell_bytes(uint64_t value);
+psd_cell cell_ranks(psd_core *core, const uint32_t *members, uint32_t count);
+
+/* One of the two visits is set: by job, or of the core as a whole. */
+typedef struct view {
+    const char *name;
+    const psd_column *columns;
+    size_t column_count;
+    void (*visit_job)(psd_core *core, job *j, page *p);
+    void (*visit_core)(psd_core *core, const char *job_name, page *p);
+} view;
+
+const view *work_view_find(const char *name); /* views_work.c: groups, plans, tables */
+
+#endif
