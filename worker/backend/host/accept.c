@@ -180,7 +180,7 @@ static host_link *link_for(host_net *net, uint64_t incarnation)
     if (link && link->state == HOST_LINK_CONNECTING)
         return link;
     if (link)
-        link_break(link, "the peer has connected anew");
+        link_break(link, PSD_ERR_LINK, "the peer has connected anew");
     memset(&peer, 0, sizeof peer);
     peer.incarnation = incarnation;
     return link_new(net, &peer);

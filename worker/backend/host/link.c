@@ -88,7 +88,7 @@ void link_free(host_link *link)
     free(link);
 }
 
-void link_break(host_link *link, const char *format, ...)
+void link_break(host_link *link, psd_status status, const char *format, ...)
 {
     char text[NET_TEXT];
     va_list arguments;
@@ -99,6 +99,7 @@ void link_break(host_link *link, const char *format, ...)
     va_end(arguments);
     leave_state(link);
     link->state = HOST_LINK_BROKEN;
+    link->status = status;
     link->net->may_reap = true;
     memcpy(link->text, text, sizeof link->text);
     close_streams(link);
@@ -113,8 +114,12 @@ void link_reap(host_net *net)
     net->may_reap = false;
     for (host_link *link = net->first; link; link = next) {
         next = link->next;
-        if (link->state == HOST_LINK_BROKEN && link->references == 0 && !link->owner)
+        if (link->state != HOST_LINK_BROKEN)
+            continue;
+        if (link->seen_broken && link->references == 0)
             link_free(link);
+        else if (!link->seen_broken)
+            net->may_reap = link->seen_broken = true;
     }
 }
 
@@ -150,7 +155,7 @@ void link_up_tcp(host_link *link, int fd)
     endpoint_format_peer(fd, to, sizeof to);
     if (tcp_stream_open(&link->tcp, fd) != PSD_OK) {
         close(fd);
-        link_break(link, "out of memory for a TCP link to %s", to);
+        link_break(link, PSD_ERR_NOMEM, "out of memory for a TCP link to %s", to);
         return;
     }
     net_watch_change(link->net, fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, &link->source);
@@ -161,9 +166,21 @@ void link_up_tcp(host_link *link, int fd)
     link->net->tcp_links++;
 }
 
-static void break_shm(host_link *link, const char *what)
+static void break_shm(host_link *link, psd_status status, const char *what)
 {
-    link_break(link, "the shared-memory link to process %d broke: %s", (int)link->shm.memory.pid, what);
+    link_break(link, status, "the shared-memory link to process %d broke: %s", (int)link->shm.memory.pid, what);
+}
+
+/* A reset is what the kernel sends for a process that ended with something unread. */
+static void break_tcp(host_link *link)
+{
+    int error = link->tcp.error;
+    bool gone = error == 0 || error == ECONNRESET || error == EPIPE;
+    char route[NET_TEXT / 2];
+    snprintf(route, sizeof route, "%.*s", (int)strcspn(link->text, ";"), link->text);
+    link_break(link, gone ? PSD_ERR_PEER_FAILED : PSD_ERR_LINK, "the link broke: %s: %s%s%s", route,
+               error ? strerror(error) : "", error && gone ? ": " : "",
+               gone ? "the peer's process has ended, or it has closed the context" : "");
 }
 
 /* After the end of a stream, once everything that arrived has been read. */
@@ -173,15 +190,11 @@ static void settle(host_link *link)
         return;
     if (link->is_shm) {
         if (link->shm.rx.corrupt || link->shm.tx.corrupt)
-            break_shm(link, "the peer wrote an impossible index into its ring");
+            break_shm(link, PSD_ERR_LINK, "the peer wrote an impossible index into its ring");
         else if (link->shm.ended && !ring_readable(&link->shm.rx))
-            break_shm(link, "the peer's process has ended, or it has closed the context");
+            break_shm(link, PSD_ERR_PEER_FAILED, "the peer's process has ended, or it has closed the context");
     } else if (tcp_stream_drained(&link->tcp)) {
-        const char *what = link->tcp.error ? strerror(link->tcp.error)
-                                           : "the peer's process has ended, or it has closed the context";
-        char route[NET_TEXT / 2];
-        snprintf(route, sizeof route, "%.*s", (int)strcspn(link->text, ";"), link->text);
-        link_break(link, "the link broke: %s: %s", route, what);
+        break_tcp(link);
     }
 }
 
@@ -193,7 +206,7 @@ static void shm_event(host_link *link)
     if (got < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (got > 0) {
-        break_shm(link, "the peer sent bytes where none belong");
+        break_shm(link, PSD_ERR_LINK, "the peer sent bytes where none belong");
         return;
     }
     link->shm.ended = true;
@@ -264,6 +277,16 @@ const char *host_link_text(const host_link *link)
     return link->text;
 }
 
+psd_status host_link_status(const host_link *link)
+{
+    return link->state == HOST_LINK_BROKEN ? link->status : PSD_OK;
+}
+
+void host_link_break(host_link *link, const char *text)
+{
+    link_break(link, PSD_ERR_LINK, "%s", text);
+}
+
 bool host_link_is_shm(const host_link *link)
 {
     return link->is_shm;
@@ -277,7 +300,6 @@ uint64_t host_link_incarnation(const host_link *link)
 void host_link_set_owner(host_link *link, void *owner)
 {
     link->owner = owner;
-    link->net->may_reap = true;
 }
 
 void *host_link_owner(const host_link *link)

@@ -60,7 +60,8 @@ void host_link_put(host_net *net, host_link **link);
 host_link_state host_link_get_state(const host_link *link);
 const char *host_link_text(
     const host_link *link); /* both addresses, interface, errno text: why broken, or which way it goes */
-/* Why it broke: PSD_ERR_PEER_FAILED when the peer's process is gone (its sockets ended), else PSD_ERR_LINK.
+/* Why it broke: PSD_ERR_PEER_FAILED when the peer's process is gone (its sockets ended), PSD_ERR_UNREACHABLE
+ * when it never came up, else PSD_ERR_LINK.
  * What the peer wrote before it went is still read: a link breaks only once its ring or socket is empty. */
 psd_status host_link_status(const host_link *link);
 /* Breaks the link with this text, so that the peer sees its end too: the peer sent garbage. */
@@ -69,9 +70,9 @@ bool host_link_is_shm(const host_link *link);
 uint64_t host_link_incarnation(const host_link *link);  /* the peer's */
 void host_link_set_owner(host_link *link, void *owner); /* the engine's per-link state */
 void *host_link_owner(const host_link *link);
-/* All links that are referenced or that a peer has opened, in an order that stays the same; NULL ends. A
- * broken link that has neither references nor an owner is freed by host_net_poll, and by nothing else before
- * host_net_close. */
+/* All links that are referenced or that a peer has opened, in an order that stays the same; NULL ends. Links are
+ * freed only by host_net_poll: a broken one without references in the second poll after it broke, so that who
+ * looks after each poll sees it broken first, and its owner with it. */
 host_link *host_net_first(host_net *net);
 host_link *host_net_next(host_net *net, host_link *link);
 
@@ -106,6 +107,10 @@ void host_net_arm(host_net *net);
 void host_net_disarm(host_net *net);
 void host_net_sleep(host_net *net, psd_time_ns deadline);
 void host_net_wake(host_net *net); /* any thread: ends a sleep of this net */
+
+/* Readable when host_net_poll() has something to do: for who wants to sleep for that and for something else, without being
+ * woken by peers that write to rings (the bell not armed). Not to be read or closed. */
+int host_net_fd(const host_net *net);
 
 /* Strangers refused on the listeners, since open. */
 uint64_t host_net_refused(const host_net *net);

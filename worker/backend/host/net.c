@@ -182,7 +182,7 @@ static void wait_tick(host_link *link, psd_time_ns now)
         return;
     if (host_net_address(link->net, mine, sizeof mine) != PSD_OK)
         mine[0] = '\0';
-    link_break(link, "the peer has not connected to us within %d s: we listen at %s",
+    link_break(link, PSD_ERR_UNREACHABLE, "the peer has not connected to us within %d s: we listen at %s",
                (int)(NET_WAIT_NS / PSD_NS_PER_S), mine);
 }
 
@@ -276,6 +276,11 @@ void host_net_sleep(host_net *net, psd_time_ns deadline)
 void host_net_wake(host_net *net)
 {
     bell_wake(&net->bell);
+}
+
+int host_net_fd(const host_net *net)
+{
+    return net->epoll_fd;
 }
 
 uint64_t host_net_refused(const host_net *net)

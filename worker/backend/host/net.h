@@ -101,6 +101,8 @@ struct host_link {
     void *owner;
     uint32_t references;
     host_link_state state;
+    psd_status status; /* why it is broken */
+    bool seen_broken;  /* by a poll; the next one frees it */
     bool is_shm;
     host_address peer;         /* opened by the peer: its incarnation only */
     dial *dial;                /* while connecting; NULL when the peer connects */
@@ -179,7 +181,7 @@ host_link *link_new(host_net *net, const host_address *peer);
 host_link *link_find(host_net *net,
                      uint64_t incarnation); /* not the broken ones: another takes their place */
 void link_free(host_link *link);
-void link_break(host_link *link, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void link_break(host_link *link, psd_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Takes the streams over; on failure the link breaks and they are closed. */
 void link_up_shm(host_link *link, shm_stream *shm);
 void link_up_tcp(host_link *link, int fd);
