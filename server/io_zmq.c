@@ -11,6 +11,7 @@
 #define ROUTING_ID_BYTES   5 /* what ZeroMQ makes for a DEALER without an identity of its own: 0, then a number */
 #define QUEUE_MESSAGES     4096
 #define BACKLOG            4096
+#define HANDSHAKE_MS       5000 /* then a connection that has not spoken ZMTP is closed */
 #define HEARTBEAT_MS       2000
 #define HEARTBEAT_LOST_MS  6000
 #define MONITOR_ADDRESS    "inproc://psd-monitor"
@@ -33,13 +34,15 @@ static bool set_int(void *socket, int option, int value)
     return zmq_setsockopt(socket, option, &value, sizeof(value)) == 0;
 }
 
-static bool configure(void *router)
+static bool configure(void *router, const char *endpoint)
 {
+    /* With IPv6 on, an IPv4 address would be bound, and printed, as ::ffff:127.0.0.1. */
+    int v6 = strpbrk(endpoint, "[*") != NULL;
     int64_t max_frame = PSD_MAX_FRAME;
     return set_int(router, ZMQ_ROUTER_MANDATORY, 1) && set_int(router, ZMQ_LINGER, 0) &&
            set_int(router, ZMQ_SNDHWM, QUEUE_MESSAGES) && set_int(router, ZMQ_RCVHWM, QUEUE_MESSAGES) &&
-           set_int(router, ZMQ_BACKLOG, BACKLOG) && set_int(router, ZMQ_IPV6, 1) &&
-           set_int(router, ZMQ_HEARTBEAT_IVL, HEARTBEAT_MS) &&
+           set_int(router, ZMQ_BACKLOG, BACKLOG) && set_int(router, ZMQ_IPV6, v6) &&
+           set_int(router, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS) && set_int(router, ZMQ_HEARTBEAT_IVL, HEARTBEAT_MS) &&
            set_int(router, ZMQ_HEARTBEAT_TIMEOUT, HEARTBEAT_LOST_MS) &&
            set_int(router, ZMQ_HEARTBEAT_TTL, HEARTBEAT_LOST_MS) &&
            zmq_setsockopt(router, ZMQ_MAXMSGSIZE, &max_frame, sizeof(max_frame)) == 0;
@@ -85,7 +88,7 @@ static psd_status open_sockets(psd_io *io, const char *endpoint, int *error)
     if (io->context == NULL)
         goto failed;
     io->router = zmq_socket(io->context, ZMQ_ROUTER);
-    if (io->router == NULL || !configure(io->router) || !open_monitor(io))
+    if (io->router == NULL || !configure(io->router, endpoint) || !open_monitor(io))
         goto failed;
     if (zmq_bind(io->router, endpoint) != 0)
         goto failed;

@@ -46,13 +46,25 @@ static int open_signals(void)
     return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-/* From here on a second signal ends the process at once, whatever it waits for. */
-static void restore_signals(void)
+static volatile sig_atomic_t final_code;
+
+static void end_at_once(int number)
 {
+    (void)number;
+    _exit(final_code);
+}
+
+/* From here on nothing is left to lose: a second signal ends the process at once, whatever it waits for. */
+static void restore_signals(int code)
+{
+    struct sigaction action = {.sa_handler = end_at_once};
     sigset_t set;
+    final_code = code;
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
     sigprocmask(SIG_UNBLOCK, &set, NULL);
 }
 
@@ -155,11 +167,11 @@ static psd_status start(psd_daemon *daemon)
     return status == PSD_OK ? say_ready(daemon) : status;
 }
 
-static void stop(psd_daemon *daemon)
+static void stop(psd_daemon *daemon, int code)
 {
-    restore_signals();
-    psd_compiler_stop(daemon->compiler);
     psd_journal_close(daemon->journal);
+    restore_signals(code);
+    psd_compiler_stop(daemon->compiler);
     psd_io_close(daemon->io, STOP_LINGER_MS);
     psd_core_free(daemon->core);
     psd_effects_free(&daemon->effects);
@@ -185,6 +197,7 @@ int main(int argc, char **argv)
     psd_status status = start(&daemon);
     if (status == PSD_OK)
         psd_daemon_run(&daemon);
-    stop(&daemon);
-    return status == PSD_OK && !daemon.failed ? 0 : 1;
+    int code = status == PSD_OK && !daemon.failed ? 0 : 1;
+    stop(&daemon, code);
+    return code;
 }

@@ -1,0 +1,280 @@
+/* psd from outside: what it is asked for, what is thrown at it, how it ends. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "tests/lib/proc.h"
+#include "tests/lib/psd_test.h"
+#include "tests/lib/wire_client.h"
+
+static test_proc psd;
+static char endpoint[128];
+static unsigned port;
+
+static void start(const char *const *more)
+{
+    const char *argv[16] = {test_path("bin/psd"), "--listen", "tcp://127.0.0.1:0"};
+    for (int i = 3; i < 15 && more != NULL && *more != NULL; i++, more++)
+        argv[i] = *more;
+    cr_assert(test_proc_start(&psd, argv, NULL));
+    cr_assert(test_proc_expect(&psd, "listening on tcp://", 10000), "psd: %s", psd.text ? psd.text : "");
+    const char *at = strstr(psd.text, "listening on ");
+    cr_assert_eq(sscanf(at, "listening on %127[^ ,\n]", endpoint), 1);
+    cr_assert_eq(sscanf(endpoint, "tcp://127.0.0.1:%u", &port), 1, "%s", endpoint);
+}
+
+static void stop(void)
+{
+    kill(psd.pid, SIGTERM);
+    cr_assert(test_proc_wait(&psd, 2000), "psd does not stop");
+    cr_assert_eq(test_proc_code(&psd), 0, "%s", psd.text);
+    test_proc_end(&psd);
+}
+
+/* Runs psd with these options; it must fail with `code` and say `text`. */
+static void refused(const char *const *options, int code, const char *text)
+{
+    const char *argv[16] = {test_path("bin/psd")};
+    char *output = NULL;
+    for (int i = 1; i < 15 && *options != NULL; i++, options++)
+        argv[i] = *options;
+    cr_assert_eq(test_run(argv, NULL, 10000, &output), code, "%s", output);
+    cr_assert(strstr(output, text) != NULL, "no \"%s\" in: %s", text, output);
+    free(output);
+}
+
+static int dial(void)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    struct timeval limit = {.tv_sec = 10};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    cr_assert(fd >= 0);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    cr_assert_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    return fd;
+}
+
+/* Reads until psd closes the connection. */
+static void expect_closed(int fd)
+{
+    char buffer[256];
+    ssize_t got = 1;
+    while (got > 0)
+        got = recv(fd, buffer, sizeof buffer, 0);
+    cr_assert(got == 0 || errno == ECONNRESET, "psd did not close the connection: %s", strerror(errno));
+    close(fd);
+}
+
+/* Speaks ZMTP 3.1 as far as a DEALER's READY. */
+static void shake_hands(int fd)
+{
+    static const unsigned char greeting[64] = {0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0x7f, 3, 0, 'N', 'U', 'L', 'L'};
+    static const char ready[] = "\x04\x29\x05READY\x0bSocket-Type\x00\x00\x00\x06"
+                                "DEALER\x08Identity\x00\x00\x00\x00";
+    unsigned char got[64];
+    unsigned char head[2];
+    cr_assert_eq(send(fd, greeting, sizeof greeting, MSG_NOSIGNAL), (ssize_t)sizeof greeting);
+    cr_assert_eq(recv(fd, got, sizeof got, MSG_WAITALL), (ssize_t)sizeof got);
+    cr_assert_eq(send(fd, ready, sizeof ready - 1, MSG_NOSIGNAL), (ssize_t)sizeof ready - 1);
+    cr_assert_eq(recv(fd, head, sizeof head, MSG_WAITALL), (ssize_t)sizeof head);
+    cr_assert(head[1] < sizeof got);
+    cr_assert_eq(recv(fd, got, head[1], MSG_WAITALL), (ssize_t)head[1]);
+}
+
+static void still_answers(void)
+{
+    test_client client;
+    cr_assert(test_client_open(&client, endpoint));
+    psd_msg_box *reply = test_client_query(&client, "version", "", 5000);
+    cr_assert(reply != NULL, "psd does not answer: %s", psd.text);
+    cr_assert_eq(reply->msg.u.reply.status, PSD_OK);
+    psd_msg_box_free(reply);
+    test_client_close(&client);
+}
+
+PSD_TEST(daemon, stops_within_two_seconds)
+{
+    start(NULL);
+    still_answers();
+    stop();
+}
+
+PSD_TEST(daemon, port_in_use_names_the_holder)
+{
+    char pid[64];
+    start(NULL);
+    snprintf(pid, sizeof pid, "held by psd (pid %d)", (int)psd.pid);
+    refused((const char *[]){"--listen", endpoint, NULL}, 1, pid);
+    refused((const char *[]){"--listen", endpoint, NULL}, 1, "Address already in use");
+    stop();
+}
+
+PSD_TEST(daemon, bad_options)
+{
+    refused((const char *[]){"--listen", "tcp://0.0.0.0:0", NULL}, 1, "--insecure");
+    refused((const char *[]){"--listen", "tcp://*:0", NULL}, 1, "--insecure");
+    refused((const char *[]){"--listen", "http://x", NULL}, 1, "not an address");
+    refused((const char *[]){"--listen", "tcp://127.0.0.1:99999", NULL}, 1, "not an address");
+    refused((const char *[]){"--listen", "tcp://no-such-host.invalid:0", NULL}, 1, "cannot be resolved");
+    refused((const char *[]){"--lease", "-1", NULL}, 2, "--lease");
+    refused((const char *[]){"--lease", "1s", "--heartbeat", "900ms", NULL}, 2, "at most half");
+    refused((const char *[]){"--memory-limit", "12", NULL}, 2, "64M");
+    refused((const char *[]){"--ready-fd", "999", NULL}, 2, "open file descriptor");
+    refused((const char *[]){"--frobnicate", NULL}, 2, "--help");
+    refused((const char *[]){"extra", NULL}, 2, "extra");
+    refused((const char *[]){"--version", NULL}, 0, "psd ");
+    refused((const char *[]){"--help", NULL}, 0, "--listen");
+}
+
+PSD_TEST(daemon, survives_what_is_not_zmtp)
+{
+    static const char http[] = "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+                               "and some more bytes, so that a whole greeting's length has been sent";
+    unsigned char junk[4096];
+    for (size_t i = 0; i < sizeof junk; i++)
+        junk[i] = (unsigned char)(i * 2654435761u >> 13);
+    start(NULL);
+    int fd = dial();
+    cr_assert(send(fd, http, sizeof http, MSG_NOSIGNAL) > 0);
+    expect_closed(fd);
+    fd = dial();
+    cr_assert(send(fd, junk, sizeof junk, MSG_NOSIGNAL) > 0);
+    expect_closed(fd);
+    still_answers();
+    stop();
+}
+
+PSD_TEST(daemon, survives_a_frame_of_two_gigabytes)
+{
+    static const unsigned char head[] = {2, 0, 0, 0, 0, 0x80, 0, 0, 0, 'x'};
+    start(NULL);
+    int fd = dial();
+    shake_hands(fd);
+    cr_assert(send(fd, head, sizeof head, MSG_NOSIGNAL) > 0);
+    expect_closed(fd);
+    still_answers();
+    stop();
+}
+
+PSD_TEST(daemon, survives_messages_that_are_not_psds)
+{
+    test_client client;
+    start(NULL);
+    cr_assert(test_client_open(&client, endpoint));
+    cr_assert(test_client_send_bytes(&client, "garbage", 7, false));
+    cr_assert(test_client_send_bytes(&client, "", 0, false));
+    cr_assert(test_client_send_bytes(&client, "two", 3, true));
+    cr_assert(test_client_send_bytes(&client, "frames", 6, false));
+    psd_msg_box *reply = test_client_query(&client, "version", "", 5000); /* on the same connection */
+    cr_assert(reply != NULL);
+    psd_msg_box_free(reply);
+    test_client_close(&client);
+    cr_assert(test_proc_expect(&psd, "was dropped", 5000));
+    stop();
+}
+
+PSD_TEST(daemon, another_protocol_version_is_refused)
+{
+    test_client client;
+    psd_msg hello = test_hello("j", "w0", 0, 1);
+    start(NULL);
+    cr_assert(test_client_open(&client, endpoint));
+    cr_assert_eq(psd_wire_encode(&hello, &client.buffer), PSD_OK);
+    /* The version is the envelope's first field: tag, then the number. */
+    cr_assert_eq(client.buffer.data[0], 0x08);
+    client.buffer.data[1] = 99;
+    cr_assert(test_client_send_bytes(&client, client.buffer.data, client.buffer.bytes, false));
+    psd_msg_box *refuse = test_client_receive(&client, PSD_MSG_REFUSE, 5000);
+    cr_assert(refuse != NULL);
+    cr_assert_eq(refuse->msg.u.refuse.status, PSD_ERR_PROTOCOL);
+    cr_assert(strstr(refuse->msg.u.refuse.text, "99") != NULL, "%s", refuse->msg.u.refuse.text);
+    psd_msg_box_free(refuse);
+    test_client_close(&client);
+    stop();
+}
+
+/* With a lease of a minute, only the closed connection can tell so soon. */
+PSD_TEST(daemon, a_closed_connection_is_noticed)
+{
+    test_client clients[2];
+    start((const char *[]){"--lease", "60s", NULL});
+    for (int i = 0; i < 2; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "w%d", i);
+        psd_msg hello = test_hello("j", name, i, 2);
+        cr_assert(test_client_open(&clients[i], endpoint));
+        cr_assert(test_client_send(&clients[i], &hello));
+    }
+    for (int i = 0; i < 2; i++) {
+        psd_msg_box *welcome = test_client_receive(&clients[i], PSD_MSG_WELCOME, 5000);
+        cr_assert(welcome != NULL);
+        psd_msg_box_free(welcome);
+    }
+    test_client_close(&clients[1]);
+    psd_msg_box *abort = test_client_receive(&clients[0], PSD_MSG_ABORT, 5000);
+    cr_assert(abort != NULL, "nobody told rank 0 that rank 1 is gone");
+    cr_assert_eq(abort->msg.u.abort.status, PSD_ERR_PEER_FAILED);
+    cr_assert_eq(abort->msg.u.abort.culprit, 1);
+    psd_msg_box_free(abort);
+    test_client_close(&clients[0]);
+    stop();
+}
+
+PSD_TEST(daemon, tells_workers_that_it_stops)
+{
+    test_client client;
+    psd_msg hello = test_hello("j", "w0", 0, 1);
+    start(NULL);
+    cr_assert(test_client_open(&client, endpoint));
+    cr_assert(test_client_send(&client, &hello));
+    psd_msg_box *welcome = test_client_receive(&client, PSD_MSG_WELCOME, 5000);
+    cr_assert(welcome != NULL);
+    psd_msg_box_free(welcome);
+    kill(psd.pid, SIGTERM);
+    psd_msg_box *told = test_client_receive(&client, PSD_MSG_STOP, 5000);
+    cr_assert(told != NULL);
+    psd_msg_box_free(told);
+    cr_assert(test_proc_wait(&psd, 2000));
+    cr_assert_eq(test_proc_code(&psd), 0);
+    test_proc_end(&psd);
+    test_client_close(&client);
+}
+
+/* systemd's side of sd_notify, with an abstract socket. */
+PSD_TEST(daemon, tells_the_service_manager)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct timeval limit = {.tv_sec = 10};
+    char env[64];
+    char got[64] = "";
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    int length = snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "psd-test-%d", (int)getpid());
+    socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+    cr_assert(fd >= 0);
+    cr_assert_eq(bind(fd, (struct sockaddr *)&address, bytes), 0);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    snprintf(env, sizeof env, "NOTIFY_SOCKET=@psd-test-%d", (int)getpid());
+    const char *argv[] = {test_path("bin/psd"), "--listen", "tcp://127.0.0.1:0", NULL};
+    const char *envs[] = {env, "WATCHDOG_USEC=200000", NULL};
+    cr_assert(test_proc_start(&psd, argv, envs));
+    cr_assert(recv(fd, got, sizeof got - 1, 0) > 0);
+    cr_assert_str_eq(got, "READY=1");
+    memset(got, 0, sizeof got);
+    cr_assert(recv(fd, got, sizeof got - 1, 0) > 0);
+    cr_assert_str_eq(got, "WATCHDOG=1");
+    stop();
+    while (strcmp(got, "STOPPING=1") != 0) {
+        memset(got, 0, sizeof got);
+        cr_assert(recv(fd, got, sizeof got - 1, 0) > 0);
+    }
+    close(fd);
+}
