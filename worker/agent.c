@@ -57,7 +57,8 @@ static void check_resolves(const char *coordinator, char *out, size_t out_bytes)
         freeaddrinfo(found);
 }
 
-/* ------------------------------------------------------------------------------------------------ start, stop */
+/* ------------------------------------------------------------------------------------------------ start,
+ * stop */
 
 static psd_status open_socket(psd_agent *agent, char *why, size_t why_bytes)
 {
@@ -210,21 +211,24 @@ void psd_agent_stop(psd_agent *agent)
     free(agent);
 }
 
-/* ------------------------------------------------------------------------------------------------------- joining */
+/* -------------------------------------------------------------------------------------------------------
+ * joining */
 
 /* Without the lock: resolving may take its time. */
-static psd_status explain_no_join(psd_agent *agent, bool heard, const char *said, psd_time_ns waited, char *why,
-                                  size_t why_bytes)
+static psd_status explain_no_join(psd_agent *agent, bool heard, const char *said, psd_time_ns waited,
+                                  char *why, size_t why_bytes)
 {
     char took[32], name_error[320];
     psd_format_ns(waited, took, sizeof took);
     if (heard) {
-        snprintf(why, why_bytes, "psd at %s: %s after %s; start the missing ranks, or raise PSD_JOIN_TIMEOUT_MS",
+        snprintf(why, why_bytes,
+                 "psd at %s: %s after %s; start the missing ranks, or raise PSD_JOIN_TIMEOUT_MS",
                  agent->coordinator, said[0] != '\0' ? said : "the world is not complete", took);
         return PSD_ERR_TIMEOUT;
     }
     check_resolves(agent->coordinator, name_error, sizeof name_error);
-    snprintf(why, why_bytes, "no coordinator answered at %s for %s%s%s; start psd there, or set PSD_COORDINATOR",
+    snprintf(why, why_bytes,
+             "no coordinator answered at %s for %s%s%s; start psd there, or set PSD_COORDINATOR",
              agent->coordinator, took, name_error[0] != '\0' ? ": " : "", name_error);
     return PSD_ERR_NO_COORDINATOR;
 }
@@ -236,8 +240,8 @@ psd_status psd_agent_join(psd_agent *agent, psd_time_ns deadline, psd_msg_welcom
     psd_time_ns begun = psd_now_ns();
     check_resolves(agent->coordinator, said, sizeof said);
     if (said[0] != '\0')
-        psd_log(AGENT_SUBSYSTEM, PSD_LOG_WARN, "coordinator %s: %s; trying until the join timeout", agent->coordinator,
-                said);
+        psd_log(AGENT_SUBSYSTEM, PSD_LOG_WARN, "coordinator %s: %s; trying until the join timeout",
+                agent->coordinator, said);
     pthread_mutex_lock(&agent->lock);
     while (agent->state == AGENT_JOINING && !agent->stopped_by_job && sleep_until(agent, deadline))
         ;
@@ -262,7 +266,8 @@ psd_status psd_agent_join(psd_agent *agent, psd_time_ns deadline, psd_msg_welcom
     return status;
 }
 
-/* -------------------------------------------------------------------------------------------------------- sending */
+/* --------------------------------------------------------------------------------------------------------
+ * sending */
 
 void agent_out_free(agent_out *entry)
 {
@@ -283,6 +288,27 @@ void agent_unlink_out(psd_agent *agent, agent_out *entry)
         agent->unsent--;
 }
 
+/* Names and reasons come from the program: what is not UTF-8, or was cut inside a character, must not make
+ * psd refuse the whole message. */
+static void make_utf8(char *text)
+{
+    if (psd_utf8_valid(text, strlen(text)))
+        return;
+    for (char *c = text; *c != '\0'; c++)
+        if ((unsigned char)*c >= 0x80)
+            *c = '?';
+}
+
+static void clean_texts(psd_msg *msg)
+{
+    if (msg->type == PSD_MSG_GROUP_FAIL)
+        make_utf8(msg->u.abort.text);
+    else if (msg->type == PSD_MSG_BYE)
+        make_utf8(msg->u.bye.text);
+    else if (msg->type == PSD_MSG_TABLE_READY)
+        make_utf8(msg->u.table.text);
+}
+
 psd_status agent_enqueue(psd_agent *agent, const psd_msg *msg, bool is_call, agent_out **out)
 {
     if (agent->unsent >= AGENT_OUTBOX_MAX)
@@ -294,6 +320,7 @@ psd_status agent_enqueue(psd_agent *agent, const psd_msg *msg, bool is_call, age
         goto fail;
     *full = *msg;
     full->ident = agent->ident;
+    clean_texts(full);
     if (is_call)
         full->request = agent->next_request++;
     status = psd_wire_encode(full, &entry->frame);
@@ -328,7 +355,8 @@ psd_status psd_agent_tell(psd_agent *agent, const psd_msg *msg)
 }
 
 /* Under the lock. */
-static psd_status no_answer(psd_agent *agent, const psd_msg *msg, psd_time_ns waited, char *why, size_t why_bytes)
+static psd_status no_answer(psd_agent *agent, const psd_msg *msg, psd_time_ns waited, char *why,
+                            size_t why_bytes)
 {
     char took[32];
     psd_format_ns(waited, took, sizeof took);
@@ -337,8 +365,8 @@ static psd_status no_answer(psd_agent *agent, const psd_msg *msg, psd_time_ns wa
     return PSD_ERR_TIMEOUT;
 }
 
-psd_status psd_agent_call(psd_agent *agent, const psd_msg *msg, psd_time_ns deadline, psd_msg_box **reply, char *why,
-                          size_t why_bytes)
+psd_status psd_agent_call(psd_agent *agent, const psd_msg *msg, psd_time_ns deadline, psd_msg_box **reply,
+                          char *why, size_t why_bytes)
 {
     agent_out *entry = NULL;
     psd_time_ns begun = psd_now_ns();
@@ -373,7 +401,8 @@ unlock:
     return status;
 }
 
-/* --------------------------------------------------------------------------------------------------------- taking */
+/* ---------------------------------------------------------------------------------------------------------
+ * taking */
 
 uint32_t agent_msg_key(const psd_msg *msg)
 {
@@ -437,8 +466,8 @@ static psd_status look_for(psd_agent *agent, psd_msg_type type, uint32_t key, ps
     return PSD_INPROGRESS;
 }
 
-psd_status psd_agent_take(psd_agent *agent, psd_msg_type type, uint32_t key, psd_time_ns deadline, psd_msg_box **out,
-                          char *why, size_t why_bytes)
+psd_status psd_agent_take(psd_agent *agent, psd_msg_type type, uint32_t key, psd_time_ns deadline,
+                          psd_msg_box **out, char *why, size_t why_bytes)
 {
     psd_time_ns begun = psd_now_ns();
     psd_status status = PSD_INPROGRESS;
@@ -450,7 +479,8 @@ psd_status psd_agent_take(psd_agent *agent, psd_msg_type type, uint32_t key, psd
     if (status == PSD_INPROGRESS) {
         char took[32];
         psd_format_ns(psd_now_ns() - begun, took, sizeof took);
-        snprintf(why, why_bytes, "no %s came from psd at %s in %s", psd_msg_name(type), agent->coordinator, took);
+        snprintf(why, why_bytes, "no %s came from psd at %s in %s", psd_msg_name(type), agent->coordinator,
+                 took);
         status = PSD_ERR_TIMEOUT;
     }
     return status;

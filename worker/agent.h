@@ -36,8 +36,8 @@ void psd_agent_stop(psd_agent *agent);
 psd_status psd_agent_join(psd_agent *agent, psd_time_ns deadline, psd_msg_welcome *welcome, char *why,
                           size_t why_bytes);
 
-/* Sends a message without an answer. Queued, never blocks. The last ones (not progress reports) are kept and sent again
- * after a resync, so what they say must bear being said twice. */
+/* Sends a message without an answer. Queued, never blocks. The last ones (not progress reports) are kept and
+ * sent again after a resync, so what they say must bear being said twice. */
 psd_status psd_agent_tell(psd_agent *agent, const psd_msg *msg);
 
 /* Sends a request and blocks until its answer: PSD_OK and the boxed message (free with psd_msg_box_free), or
@@ -54,7 +54,8 @@ psd_status psd_agent_take(psd_agent *agent, psd_msg_type type, uint32_t key, psd
 /* Drops what waits to be taken for a group, its ABORT included: the group is closed on this rank. */
 void psd_agent_forget_group(psd_agent *agent, uint32_t group);
 
-/* Frames from psd that were ignored: not decodable, for another incarnation, or answers that nobody waits for. */
+/* Frames from psd that were ignored: not decodable, for another incarnation, or answers that nobody waits
+ * for. */
 uint64_t psd_agent_ignored(psd_agent *agent);
 
 #endif

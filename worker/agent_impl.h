@@ -8,16 +8,17 @@
 
 #define AGENT_SUBSYSTEM "agent"
 
-#define AGENT_TELLS_KEPT  64                    /* for a resync */
-#define AGENT_TELL_KEPT   (60 * PSD_NS_PER_S)
-#define AGENT_OUTBOX_MAX  4096                  /* messages not yet sent */
-#define AGENT_INBOX_MAX   4096                  /* messages not yet taken */
-#define AGENT_HELLO_EVERY (500 * PSD_NS_PER_MS) /* until psd answers, and again after a resync */
-#define AGENT_HELLO_LEAST (50 * PSD_NS_PER_MS)  /* between two, however many RESYNCs come */
-#define AGENT_WAITING_EVERY PSD_NS_PER_S        /* once psd has said WAITING */
-#define AGENT_RETRY_EVERY (50 * PSD_NS_PER_MS)  /* when the socket is full */
+#define AGENT_TELLS_KEPT    64 /* for a resync */
+#define AGENT_TELL_KEPT     (60 * PSD_NS_PER_S)
+#define AGENT_OUTBOX_MAX    4096                  /* messages not yet sent */
+#define AGENT_INBOX_MAX     4096                  /* messages not yet taken */
+#define AGENT_HELLO_EVERY   (500 * PSD_NS_PER_MS) /* until psd answers, and again after a resync */
+#define AGENT_HELLO_LEAST   (50 * PSD_NS_PER_MS)  /* between two, however many RESYNCs come */
+#define AGENT_WAITING_EVERY PSD_NS_PER_S          /* once psd has said WAITING */
+#define AGENT_RETRY_EVERY   (50 * PSD_NS_PER_MS)  /* when the socket is full */
 
-/* A message on its way to psd. A call stays until its caller has the answer or gives up; a tell until it is old. */
+/* A message on its way to psd. A call stays until its caller has the answer or gives up; a tell until it is
+ * old. */
 typedef struct agent_out {
     struct agent_out *next;
     psd_wire_buffer frame;
@@ -57,10 +58,10 @@ struct psd_agent {
     bool heard;          /* anything from psd at all */
     bool bye_acked;
     agent_state state;
-    psd_status status;         /* AGENT_OUT */
-    char text[PSD_MAX_TEXT];   /* AGENT_JOINING: what psd last said; AGENT_OUT, STOP: why */
-    psd_msg_welcome welcome;   /* AGENT_JOINED */
-    agent_out *outbox;         /* in order of sending */
+    psd_status status;       /* AGENT_OUT */
+    char text[PSD_MAX_TEXT]; /* AGENT_JOINING: what psd last said; AGENT_OUT, STOP: why */
+    psd_msg_welcome welcome; /* AGENT_JOINED */
+    agent_out *outbox;       /* in order of sending */
     agent_out **outbox_tail;
     int unsent;
     agent_in *inbox; /* in order of arrival */

@@ -11,7 +11,8 @@
 
 #define FRAMES_A_TURN 64
 
-/* --------------------------------------------------------------------------------------------------------- sending */
+/* ---------------------------------------------------------------------------------------------------------
+ * sending */
 
 /* False when the socket is full or not connected: try again later. */
 static bool send_frame(psd_agent *agent, const psd_wire_buffer *frame)
@@ -66,8 +67,8 @@ static void trim_outbox(psd_agent *agent, psd_time_ns now)
     }
 }
 
-/* Sends what waits, in order. BYE goes out even unsynced: it is how a worker that was never welcome takes its HELLO
- * back. */
+/* Sends what waits, in order. BYE goes out even unsynced: it is how a worker that was never welcome takes its
+ * HELLO back. */
 static void flush_outbox(psd_agent *agent, psd_time_ns now)
 {
     pthread_mutex_lock(&agent->lock);
@@ -95,7 +96,8 @@ static void unsend_all(psd_agent *agent)
     }
 }
 
-/* -------------------------------------------------------------------------------------------------------- receiving */
+/* --------------------------------------------------------------------------------------------------------
+ * receiving */
 
 static void count_ignored(psd_agent *agent, const char *what)
 {
@@ -130,7 +132,8 @@ static void on_welcome(psd_agent *agent, const psd_msg_welcome *welcome, psd_tim
         return;
     if (agent->state == AGENT_JOINED && welcome->rank != agent->welcome.rank) {
         char text[160];
-        snprintf(text, sizeof text, "psd gave this worker rank %d after a reconnect, it was rank %d: start the job again",
+        snprintf(text, sizeof text,
+                 "psd gave this worker rank %d after a reconnect, it was rank %d: start the job again",
                  welcome->rank, agent->welcome.rank);
         go_out(agent, PSD_ERR_REFUSED, text);
         return;
@@ -150,8 +153,9 @@ static void on_welcome(psd_agent *agent, const psd_msg_welcome *welcome, psd_tim
     pthread_mutex_unlock(&agent->lock);
     agent->synced = true;
     agent->heartbeat_due = now;
-    psd_log(AGENT_SUBSYSTEM, PSD_LOG_INFO, "%s at %s as rank %d of %d, epoch %llu", again ? "known again" : "welcome",
-            agent->coordinator, welcome->rank, welcome->world, (unsigned long long)welcome->epoch);
+    psd_log(AGENT_SUBSYSTEM, PSD_LOG_INFO, "%s at %s as rank %d of %d, epoch %llu",
+            again ? "known again" : "welcome", agent->coordinator, welcome->rank, welcome->world,
+            (unsigned long long)welcome->epoch);
 }
 
 static void on_waiting(psd_agent *agent, const psd_msg_waiting *waiting, psd_time_ns now)
@@ -196,7 +200,25 @@ static void on_ask_token(psd_agent *agent, const psd_msg *ask)
     status = agent_enqueue(agent, &msg, false, NULL);
     pthread_mutex_unlock(&agent->lock);
     if (status != PSD_OK)
-        psd_log(AGENT_SUBSYSTEM, PSD_LOG_WARN, "cannot answer psd's request for a group token: out of memory");
+        psd_log(AGENT_SUBSYSTEM, PSD_LOG_WARN,
+                "cannot answer psd's request for a group token: out of memory");
+}
+
+/* The caller gave up before the other members had asked: they must not wait for this rank. */
+static void decline_group(psd_agent *agent, const psd_msg_group_opened *opened)
+{
+    psd_msg msg = {.type = PSD_MSG_GROUP_FAIL};
+    if (opened->group == 0)
+        return;
+    msg.u.abort.group = opened->group;
+    msg.u.abort.epoch = opened->epoch;
+    msg.u.abort.status = PSD_ERR_TIMEOUT;
+    msg.u.abort.culprit = agent->welcome.rank;
+    snprintf(msg.u.abort.text, sizeof msg.u.abort.text,
+             "rank %d stopped waiting for the group before it was complete", agent->welcome.rank);
+    pthread_mutex_lock(&agent->lock);
+    agent_enqueue(agent, &msg, false, NULL);
+    pthread_mutex_unlock(&agent->lock);
 }
 
 static void on_stop(psd_agent *agent, const psd_msg_stop *stop)
@@ -318,8 +340,11 @@ static void on_frame(psd_agent *agent, const void *data, size_t bytes, psd_time_
     if (msg->ident.incarnation != 0 && msg->ident.incarnation != agent->ident.incarnation)
         count_ignored(agent, "meant for another incarnation");
     else if (msg->request != 0 && msg->type != PSD_MSG_GROUP_ASK_TOKEN) {
-        if (!answer(agent, &box))
+        if (!answer(agent, &box)) {
             count_ignored(agent, "an answer that nobody waits for");
+            if (msg->type == PSD_MSG_GROUP_OPENED)
+                decline_group(agent, &msg->u.group_opened);
+        }
     } else {
         on_unsolicited(agent, &box, now);
     }
@@ -340,7 +365,8 @@ static void receive(psd_agent *agent, psd_time_ns now)
     }
 }
 
-/* ------------------------------------------------------------------------------------------------------------- loop */
+/* -------------------------------------------------------------------------------------------------------------
+ * loop */
 
 static void run_timers(psd_agent *agent, psd_time_ns now)
 {

@@ -178,8 +178,7 @@ static void read_times(reader *r, const psd_config *config, psd_settings *out)
     out->join_timeout_ms = config->join_timeout_ms != 0 ? config->join_timeout_ms : DEFAULT_JOIN_MS;
     out->timeout_ms = config->timeout_ms != 0 ? config->timeout_ms : DEFAULT_TIMEOUT_MS;
     if (config->join_timeout_ms == 0 && join != NULL && join[0] != '\0' &&
-        !psd_parse_ms(join, &out->join_timeout_ms) &&
-        !psd_parse_i64(join, -1, -1, &out->join_timeout_ms))
+        !psd_parse_ms(join, &out->join_timeout_ms) && !psd_parse_i64(join, -1, -1, &out->join_timeout_ms))
         complain(r, "PSD_JOIN_TIMEOUT_MS", join, "write milliseconds, or 30s, 5m; -1 waits for ever");
     if (config->timeout_ms == 0 && timeout != NULL && timeout[0] != '\0' &&
         !psd_parse_ms(timeout, &out->timeout_ms) && !psd_parse_i64(timeout, -1, -1, &out->timeout_ms))

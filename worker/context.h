@@ -6,10 +6,10 @@
 #define PSD_CONTEXT_H
 
 #include <stdatomic.h>
-#include <sys/types.h>
 
 #include "worker/agent.h"
 #include "worker/backend/backend.h"
+#include "worker/coalesced.h"
 #include "worker/config.h"
 #include "worker/error.h"
 #include "worker/groups.h"
@@ -24,7 +24,7 @@ typedef struct psd_tables psd_tables;
 
 struct psd_ctx {
     psd_settings settings;
-    pid_t pid; /* of the process that made it: a child of fork() cannot use it */
+    unsigned forks; /* of the process, at psd_init: a child of fork() cannot use its parent's context */
     psd_ident ident;
     int32_t rank;
     int32_t world;
@@ -36,9 +36,11 @@ struct psd_ctx {
     psd_pool pool;
     psd_groups groups;
     psd_works works;
+    psd_buckets buckets;
     _Atomic int ended; /* PSD_OK, or why the whole context is over (PSD_ERR_STOPPED, PSD_ERR_REFUSED, ...) */
     char ended_text[PSD_MAX_TEXT]; /* written before `ended`, once */
-    pthread_mutex_t parts_lock;    /* making plans and tables */
+    _Atomic int sticky; /* the first error that broke a group or the context: psd_finalize returns it */
+    pthread_mutex_t parts_lock; /* making plans and tables */
     psd_plans *plans;
     psd_tables *tables;
 };
@@ -49,6 +51,12 @@ psd_status psd_ctx_check(PSD_AT, const char *verb, const psd_ctx *ctx);
 psd_status psd_ctx_live(PSD_AT, const char *verb, psd_ctx *ctx);
 /* Has psd told the job to stop? For loops that serve. */
 bool psd_ctx_stopped(const psd_ctx *ctx);
+
+/* The context is over for this reason; all its groups are broken with it. Any thread; the first reason stays.
+ */
+void psd_ctx_end(psd_ctx *ctx, psd_status status, const char *text);
+/* Notes the first error that broke something. */
+void psd_ctx_note_error(psd_ctx *ctx, psd_status status);
 
 /* The deadline of a request or operation that starts now: timeout_ms 0 takes the context's default. */
 psd_time_ns psd_ctx_deadline(const psd_ctx *ctx, int64_t timeout_ms);

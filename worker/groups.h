@@ -18,6 +18,7 @@
 typedef struct psd_group_slot {
     _Atomic uint64_t tag;
     _Atomic bool open; /* false: free or still being opened */
+    bool taken;        /* under groups.lock */
     uint32_t index;
     uint32_t id; /* psd's: unique in the job over all time */
     uint64_t epoch;
@@ -30,8 +31,9 @@ typedef struct psd_group_slot {
 } psd_group_slot;
 
 typedef struct psd_groups {
-    pthread_mutex_t lock;  /* opening and closing */
-    _Atomic uint32_t used; /* slots[0 .. used) are allocated; slots are freed only with the context */
+    pthread_mutex_t lock;         /* slots being taken and given back, and aborts by id */
+    pthread_mutex_t backend_lock; /* the backend's group_begin, group_poll and group_close */
+    _Atomic uint32_t used;        /* slots[0 .. used) are allocated; slots are freed only with the context */
     _Atomic(psd_group_slot *) slots[PSD_MAX_GROUPS];
 } psd_groups;
 
@@ -51,6 +53,9 @@ psd_status psd_group_open_world(PSD_AT, psd_ctx *ctx, uint32_t world_group, psd_
 psd_status psd_group_close(PSD_AT, const char *verb, psd_ctx *ctx, psd_group group);
 /* At finalize: no operation is left, no other thread is in the context. */
 void psd_group_close_all(psd_ctx *ctx);
+
+/* Says on this context why its group is broken, in the words of the backend; `text` is "" if it is not. */
+psd_status psd_group_broken(const psd_group_slot *slot, char *text, size_t text_bytes);
 
 /* Breaks the group with this id, or all groups, on this rank. Any thread. */
 void psd_group_abort_id(psd_ctx *ctx, uint32_t id, psd_status status, const char *text);

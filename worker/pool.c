@@ -29,7 +29,8 @@ int64_t psd_pool_held(psd_pool *pool)
     return held;
 }
 
-/* --------------------------------------------------------------------------------------------------------- memory */
+/* ---------------------------------------------------------------------------------------------------------
+ * memory */
 
 static psd_status take_memory(psd_pool *pool, size_t bytes, void **out)
 {
@@ -55,8 +56,8 @@ void psd_pool_destroy(psd_pool *pool)
     while (pool->blocks != NULL) {
         psd_pool_block *block = pool->blocks;
         char size[32];
-        psd_log("psd", PSD_LOG_WARN, "never freed: tensor \"%s\", %s, from psd_tensor_alloc at %s", block->name,
-                psd_format_bytes((int64_t)block->bytes, size, sizeof size), block->site);
+        psd_log("psd", PSD_LOG_WARN, "never freed: tensor \"%s\", %s, from psd_tensor_alloc at %s",
+                block->name, psd_format_bytes((int64_t)block->bytes, size, sizeof size), block->site);
         pool->blocks = block->next;
         give_memory(pool, block->data, block->bytes);
         free(block);
@@ -64,7 +65,8 @@ void psd_pool_destroy(psd_pool *pool)
     pthread_mutex_destroy(&pool->lock);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- limit */
+/* ----------------------------------------------------------------------------------------------------------
+ * limit */
 
 /* The largest holders, by name: what a user would free. Under the lock. */
 static void name_holders(const psd_pool *pool, char *out, size_t out_bytes)
@@ -100,15 +102,17 @@ static psd_status refuse(PSD_AT, const psd_pool *pool, const char *name, int64_t
     psd_format_bytes(pool->held, held, sizeof held);
     psd_format_bytes(pool->limit, limit, sizeof limit);
     if (pool->blocks == NULL)
-        return psd_error_set(file, line, PSD_ERR_LIMIT,
-                             "psd_tensor_alloc: \"%s\" needs %s, the pool's limit is %s and nothing is held; raise "
-                             "PSD_POOL_LIMIT",
-                             name, need, limit);
+        return psd_error_set(
+            file, line, PSD_ERR_LIMIT,
+            "psd_tensor_alloc: \"%s\" needs %s, the pool's limit is %s and nothing is held; raise "
+            "PSD_POOL_LIMIT",
+            name, need, limit);
     name_holders(pool, holders, sizeof holders);
-    return psd_error_set(file, line, PSD_ERR_LIMIT,
-                         "psd_tensor_alloc: \"%s\" needs %s, %s of the pool's limit of %s are held, by %s; free some of "
-                         "these, or raise PSD_POOL_LIMIT",
-                         name, need, held, limit, holders);
+    return psd_error_set(
+        file, line, PSD_ERR_LIMIT,
+        "psd_tensor_alloc: \"%s\" needs %s, %s of the pool's limit of %s are held, by %s; free some of "
+        "these, or raise PSD_POOL_LIMIT",
+        name, need, held, limit, holders);
 }
 
 /* Counts the bytes before they are taken, so that threads cannot pass the limit together. */
@@ -131,13 +135,18 @@ static void uncharge(psd_pool *pool, size_t bytes)
     pthread_mutex_unlock(&pool->lock);
 }
 
-/* ------------------------------------------------------------------------------------------------------------ api */
+/* ------------------------------------------------------------------------------------------------------------
+ * api */
 
 static void describe_block(psd_pool_block *block, PSD_AT, const char *name)
 {
     const char *slash = file != NULL ? strrchr(file, '/') : NULL;
     snprintf(block->name, sizeof block->name, "%.63s", name);
-    snprintf(block->site, sizeof block->site, "%.32s:%d", slash != NULL ? slash + 1 : file != NULL ? file : "?", line);
+    snprintf(block->site, sizeof block->site, "%.32s:%d",
+             slash != NULL  ? slash + 1
+             : file != NULL ? file
+                            : "?",
+             line);
 }
 
 static psd_status alloc_block(PSD_AT, psd_pool *pool, const char *name, size_t bytes, void **data)
@@ -184,15 +193,16 @@ psd_status psd_tensor_alloc_at(PSD_AT, psd_ctx *ctx, const int64_t *shape, int32
     if (status != PSD_OK)
         return status;
     if (out == NULL || (shape == NULL && ndim != 0))
-        return psd_error_set(file, line, PSD_ERR_INVAL, "psd_tensor_alloc: %s is NULL", out == NULL ? "out" : "shape");
+        return psd_error_set(file, line, PSD_ERR_INVAL, "psd_tensor_alloc: %s is NULL",
+                             out == NULL ? "out" : "shape");
     psd_tensor tensor = psd_tensor_nd(NULL, shape, ndim, dtype, name);
     int64_t count = psd_tensor_count(&tensor);
     if (count < 0)
-        return psd_error_set(file, line, PSD_ERR_INVAL,
-                             "psd_tensor_alloc: %s; give a psd_dtype, 0 to %d dimensions, none negative, and fewer than "
-                             "2^63 bytes in all",
-                             psd_dtype_valid((int)dtype) ? "the shape is not valid" : "the dtype is not valid",
-                             PSD_MAX_DIMS);
+        return psd_error_set(
+            file, line, PSD_ERR_INVAL,
+            "psd_tensor_alloc: %s; give a psd_dtype, 0 to %d dimensions, none negative, and fewer than "
+            "2^63 bytes in all",
+            psd_dtype_valid((int)dtype) ? "the shape is not valid" : "the dtype is not valid", PSD_MAX_DIMS);
     size_t bytes = ((size_t)count * psd_dtype_bytes(dtype) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     if (bytes > 0)
         status = alloc_block(file, line, &ctx->pool, name != NULL ? name : "", bytes, &tensor.data);
@@ -221,9 +231,10 @@ psd_status psd_tensor_free_at(PSD_AT, psd_ctx *ctx, psd_tensor *tensor)
     }
     pthread_mutex_unlock(&pool->lock);
     if (block == NULL)
-        return psd_error_set(file, line, PSD_ERR_INVAL,
-                             "psd_tensor_free: this memory is not from psd_tensor_alloc of this context, or was freed "
-                             "before");
+        return psd_error_set(
+            file, line, PSD_ERR_INVAL,
+            "psd_tensor_free: this memory is not from psd_tensor_alloc of this context, or was freed "
+            "before");
     give_memory(pool, block->data, block->bytes);
     free(block);
     tensor->data = NULL;

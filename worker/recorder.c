@@ -1,4 +1,5 @@
-/* Recording operations and waits: relaxed stores into shared memory, no lock, no system call but the clock. */
+/* Recording operations and waits: relaxed stores into shared memory, no lock, no system call but the clock.
+ */
 #include "worker/recorder.h"
 
 #include <stdio.h>
@@ -8,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "common/conf.h"
 #include "common/log.h"
 
 #define WORDS (sizeof(psd_record) / sizeof(uint64_t))
@@ -24,8 +26,10 @@ psd_status psd_recorder_open(psd_recorder *recorder, const psd_recorder_config *
     if (config->off)
         return PSD_OK;
     if (psd_recorder_file_make(config, recorder, why, sizeof why) != PSD_OK) {
-        psd_log("psd", PSD_LOG_WARN, "operations are recorded in private memory, invisible to psctl: %s", why);
-        void *map = mmap(NULL, sizeof(psd_record_file), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        psd_log("psd", PSD_LOG_WARN, "operations are recorded in private memory, invisible to psctl: %s",
+                why);
+        void *map =
+            mmap(NULL, sizeof(psd_record_file), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (map == MAP_FAILED)
             return PSD_ERR_NOMEM;
         recorder->file = map;
@@ -83,7 +87,7 @@ static void copy_tail(char *out, size_t bytes, const char *text)
 
 static void describe(psd_record *record, const psd_record_start *start)
 {
-    record->posted_ns = psd_now_ns();
+    record->posted_ns = start->now;
     record->epoch = start->epoch;
     record->group = start->group;
     record->peer = start->peer;
@@ -152,8 +156,8 @@ int psd_record_wait_begin(psd_recorder *recorder, const uint64_t *seqs, int32_t 
         bit = ~used & (used + 1); /* the lowest free one */
         if (bit == 0)
             return -1;
-    } while (!atomic_compare_exchange_weak_explicit(&recorder->waiters, &used, used | bit, memory_order_acquire,
-                                                    memory_order_relaxed));
+    } while (!atomic_compare_exchange_weak_explicit(&recorder->waiters, &used, used | bit,
+                                                    memory_order_acquire, memory_order_relaxed));
     int slot = __builtin_ctzll(bit);
     psd_wait_record *wait = &recorder->file->waits[slot];
     __atomic_store_n(&wait->thread, this_thread(), __ATOMIC_RELAXED);
@@ -199,10 +203,15 @@ static void fill_current(const psd_record *record, psd_time_ns now, psd_current_
     out->count = record->count;
     out->age_ns = now > record->posted_ns ? now - record->posted_ns : 0;
     snprintf(out->name, sizeof out->name, "%.*s", (int)sizeof record->name, record->name);
+    if (!psd_utf8_valid(out->name, strlen(out->name))) /* perhaps cut inside a character */
+        for (char *c = out->name; *c != '\0'; c++)
+            if ((unsigned char)*c >= 0x80)
+                *c = '?';
     char site[PSD_MAX_SITE + 16];
     const char *slash = strrchr(record->file, '/');
     snprintf(site, sizeof site, "%s:%u", slash != NULL ? slash + 1 : record->file, record->line);
-    copy_tail(out->site, sizeof out->site, site);
+    if (psd_utf8_valid(site, strlen(site)))
+        copy_tail(out->site, sizeof out->site, site);
 }
 
 void psd_record_current(const psd_recorder *recorder, psd_time_ns now, psd_current_op *out)

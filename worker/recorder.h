@@ -33,6 +33,7 @@ void psd_recorder_close(psd_recorder *recorder);
 
 /* What a record says of an operation when it starts. */
 typedef struct psd_record_start {
+    psd_time_ns now;
     psd_op_kind kind;
     psd_redop redop;
     const psd_tensor *tensor; /* NULL: none */
@@ -56,8 +57,8 @@ void psd_record_wait_end(psd_recorder *recorder, int slot);
 
 /* The oldest operation still in flight; kind 0 if none. */
 void psd_record_current(const psd_recorder *recorder, psd_time_ns now, psd_current_op *out);
-/* Makes the file of a recorder: PSD_RUN_DIR, its ownership, room, and what dead processes left (recorder_file.c). On
- * failure `why` says what to do and nothing is left behind. */
+/* Makes the file of a recorder: PSD_RUN_DIR, its ownership, room, and what dead processes left
+ * (recorder_file.c). On failure `why` says what to do and nothing is left behind. */
 psd_status psd_recorder_file_make(const psd_recorder_config *config, psd_recorder *recorder, char *why,
                                   size_t why_bytes);
 

@@ -1,7 +1,7 @@
 /* The recorder's file: where it lives, that it has room, and what dead processes left there.
  *
- * Files are named <job>.<pid>.<incarnation>.psdrec. Their owner holds a flock on them, so that a file whose lock can
- * be had belongs to a dead process, whatever pid namespace that was in. */
+ * Files are named <job>.<pid>.<incarnation>.psdrec. Their owner holds a flock on them, so that a file whose
+ * lock can be had belongs to a dead process, whatever pid namespace that was in. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -106,7 +106,11 @@ done:
 /* With room for all of it: on a full tmpfs a later write would be a SIGBUS. */
 static psd_record_file *make_room_and_map(int fd, const char *path, char *why, size_t why_bytes)
 {
-    int error = flock(fd, LOCK_EX | LOCK_NB) != 0 ? errno : 0;
+    /* Another process that starts may be trying the lock, for an instant. */
+    int error = 0;
+    do
+        error = flock(fd, LOCK_EX) != 0 ? errno : 0;
+    while (error == EINTR);
     if (error == 0)
         error = posix_fallocate(fd, 0, (off_t)sizeof(psd_record_file));
     if (error != 0) {

@@ -23,7 +23,8 @@ psd_tensor psd_tensor_1d(void *data, int64_t count, psd_dtype dtype, const char 
 int64_t psd_tensor_count(const psd_tensor *tensor)
 {
     int64_t count = 0;
-    if (tensor == NULL || tensor->ndim < 0 || tensor->ndim > PSD_MAX_DIMS || !psd_dtype_valid((int)tensor->dtype) ||
+    if (tensor == NULL || tensor->ndim < 0 || tensor->ndim > PSD_MAX_DIMS ||
+        !psd_dtype_valid((int)tensor->dtype) ||
         !psd_shape_count(tensor->shape, tensor->ndim, tensor->dtype, &count))
         return -1;
     return count;

@@ -26,6 +26,7 @@ typedef struct psd_work_slot {
     uint64_t record;       /* seq in the recorder; 0: none */
     psd_time_ns deadline;  /* the operation's own */
     psd_op_kind kind;
+    int32_t peer; /* or root; -1: none or any */
     const char *file;
     int line;
 } psd_work_slot;

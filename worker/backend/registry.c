@@ -46,7 +46,8 @@ psd_status psd_backend_choose(const char *name, const psd_backend_ops **out, cha
             *out = backends[i];
         return status;
     }
-    snprintf(why, why_bytes, "there is no backend \"%.32s\" in this build; PSD_BACKEND is one of: %s", name, names);
+    snprintf(why, why_bytes, "there is no backend \"%.32s\" in this build; PSD_BACKEND is one of: %s", name,
+             names);
     return PSD_ERR_NOT_FOUND;
 }
 
@@ -83,7 +84,8 @@ psd_status psd_backend_verify(const psd_backend_ops *ops, char *why, size_t why_
     }
     bool channel = ops->chan_send != NULL && ops->chan_recv != NULL;
     if (channel != ((ops->caps & PSD_CAP_CHANNEL) != 0)) {
-        snprintf(why, why_bytes, "backend %s: PSD_CAP_CHANNEL does not agree with chan_send and chan_recv", name);
+        snprintf(why, why_bytes, "backend %s: PSD_CAP_CHANNEL does not agree with chan_send and chan_recv",
+                 name);
         return PSD_ERR_INVAL;
     }
     if ((ops->mem_alloc != NULL) != (ops->mem_free != NULL)) {

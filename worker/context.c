@@ -1,0 +1,410 @@
+/* Making and ending a context. The parts are made in the order of their needs and undone in reverse. */
+#include "worker/context.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "common/log.h"
+
+#define BYE_TIMEOUT_MS 5000
+
+/* Counts forks of this process, seen from the child: how a context knows that it was inherited. */
+static _Atomic unsigned forks;
+
+static void count_fork(void)
+{
+    atomic_fetch_add(&forks, 1);
+}
+
+static void watch_forks(void)
+{
+    /* Without memory for the handler a child is not told apart; nothing else depends on it. */
+    pthread_atfork(NULL, NULL, count_fork);
+}
+
+const char *psd_version(void)
+{
+    return PSD_VERSION;
+}
+
+int32_t psd_rank(const psd_ctx *ctx)
+{
+    return ctx != NULL ? ctx->rank : -1;
+}
+
+int32_t psd_world_size(const psd_ctx *ctx)
+{
+    return ctx != NULL ? ctx->world : -1;
+}
+
+int32_t psd_local_rank(const psd_ctx *ctx)
+{
+    return ctx != NULL ? ctx->settings.local_rank : -1;
+}
+
+const char *psd_backend_name(const psd_ctx *ctx)
+{
+    return ctx != NULL ? ctx->ops->name : "";
+}
+
+/* --------------------------------------------------------------------------------------------------------
+ * checks */
+
+psd_status psd_ctx_check(PSD_AT, const char *verb, const psd_ctx *ctx)
+{
+    if (ctx == NULL)
+        return psd_error_set(file, line, PSD_ERR_INVAL, "%s: the context is NULL; psd_init makes one", verb);
+    if (ctx->forks != atomic_load_explicit(&forks, memory_order_relaxed))
+        return psd_error_set(
+            file, line, PSD_ERR_INVAL,
+            "%s: this context belongs to the parent process; a child of fork() calls psd_init for its own",
+            verb);
+    return PSD_OK;
+}
+
+psd_status psd_ctx_live(PSD_AT, const char *verb, psd_ctx *ctx)
+{
+    psd_status status = psd_ctx_check(file, line, verb, ctx);
+    if (status != PSD_OK)
+        return status;
+    status = (psd_status)atomic_load_explicit(&ctx->ended, memory_order_acquire);
+    if (status != PSD_OK)
+        psd_error_set(file, line, status, "%s: the context is over: %s", verb, ctx->ended_text);
+    return status;
+}
+
+bool psd_ctx_stopped(const psd_ctx *ctx)
+{
+    return atomic_load_explicit(&ctx->ended, memory_order_acquire) == PSD_ERR_STOPPED;
+}
+
+psd_time_ns psd_ctx_deadline(const psd_ctx *ctx, int64_t timeout_ms)
+{
+    return psd_deadline_ns(psd_now_ns(), timeout_ms != 0 ? timeout_ms : ctx->settings.timeout_ms);
+}
+
+void psd_ctx_note_error(psd_ctx *ctx, psd_status status)
+{
+    int none = PSD_OK;
+    atomic_compare_exchange_strong(&ctx->sticky, &none, (int)status);
+}
+
+void psd_ctx_end(psd_ctx *ctx, psd_status status, const char *text)
+{
+    pthread_mutex_lock(&ctx->parts_lock);
+    bool first = atomic_load(&ctx->ended) == PSD_OK;
+    if (first) {
+        snprintf(ctx->ended_text, sizeof ctx->ended_text, "%s", text);
+        atomic_store_explicit(&ctx->ended, (int)status, memory_order_release);
+    }
+    pthread_mutex_unlock(&ctx->parts_lock);
+    if (first)
+        psd_group_abort_all(ctx, status, text);
+}
+
+/* -------------------------------------------------------------------------------------------- what the agent
+ * asks */
+
+static uint64_t resident_bytes(void)
+{
+    unsigned long long pages = 0;
+    FILE *statm = fopen("/proc/self/statm", "re");
+    if (statm == NULL)
+        return 0;
+    if (fscanf(statm, "%*u %llu", &pages) != 1)
+        pages = 0;
+    fclose(statm);
+    return (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static void fill_heartbeat(void *owner, psd_msg_heartbeat *out)
+{
+    psd_ctx *ctx = owner;
+    ctx->ops->counters(ctx->backend, &out->bytes_sent, &out->bytes_received);
+    out->ops = psd_record_done(&ctx->recorder);
+    out->pool_bytes = (uint64_t)psd_pool_held(&ctx->pool);
+    out->resident_bytes = resident_bytes();
+    psd_record_current(&ctx->recorder, psd_now_ns(), &out->current);
+}
+
+static psd_status make_token(void *owner, uint8_t *token, size_t capacity, uint32_t *bytes)
+{
+    psd_ctx *ctx = owner;
+    return ctx->ops->token(ctx->backend, token, capacity, bytes);
+}
+
+static void on_abort(void *owner, const psd_msg_abort *abort)
+{
+    psd_status status = abort->status < PSD_OK ? abort->status : PSD_ERR_ABORTED;
+    psd_group_abort_id(owner, abort->group, status, abort->text);
+}
+
+static void on_stop(void *owner, const char *text)
+{
+    psd_ctx_end(owner, PSD_ERR_STOPPED, text);
+}
+
+static void on_lost(void *owner, psd_status status, const char *text)
+{
+    psd_log("agent", PSD_LOG_ERROR, "psd no longer admits this worker: %s", text);
+    psd_ctx_end(owner, status, text);
+}
+
+/* From the backend, under its locks: only queues. */
+static void on_group_broken(void *owner, uint32_t group, psd_status status, int32_t culprit, const char *text)
+{
+    psd_ctx *ctx = owner;
+    psd_msg msg = {.type = PSD_MSG_GROUP_FAIL};
+    msg.u.abort.group = group;
+    msg.u.abort.status = status;
+    msg.u.abort.culprit = culprit;
+    snprintf(msg.u.abort.text, sizeof msg.u.abort.text, "%s", text);
+    psd_ctx_note_error(ctx, status);
+    psd_agent_tell(ctx->agent, &msg);
+}
+
+/* ----------------------------------------------------------------------------------------------------------
+ * init */
+
+static psd_status make_ident(psd_ctx *ctx)
+{
+    snprintf(ctx->ident.job, sizeof ctx->ident.job, "%s", ctx->settings.job);
+    snprintf(ctx->ident.name, sizeof ctx->ident.name, "%s", ctx->settings.name);
+    while (ctx->ident.incarnation == 0)
+        if (getrandom(&ctx->ident.incarnation, sizeof ctx->ident.incarnation, 0) !=
+            (ssize_t)sizeof ctx->ident.incarnation)
+            return PSD_ERR_IO;
+    return PSD_OK;
+}
+
+static psd_status open_backend(PSD_AT, psd_ctx *ctx)
+{
+    char why[PSD_MAX_TEXT] = "";
+    const psd_settings *s = &ctx->settings;
+    psd_backend_config config = {
+        .job = s->job,
+        .incarnation = ctx->ident.incarnation,
+        .eager_limit = s->eager_limit,
+        .bind_host = s->data_host[0] != '\0' ? s->data_host : NULL,
+        .transport = s->transport,
+        .on_group_broken = on_group_broken,
+        .owner = ctx,
+    };
+    psd_status status = psd_backend_choose(s->backend, &ctx->ops, why, sizeof why);
+    if (status == PSD_OK) {
+        psd_log("psd", PSD_LOG_INFO, "backend %s", why);
+        status = psd_backend_verify(ctx->ops, why, sizeof why);
+    }
+    if (status == PSD_OK)
+        status = ctx->ops->open(&config, &ctx->backend, why, sizeof why);
+    if (status != PSD_OK)
+        psd_error_set(file, line, status, "psd_init: %s", why);
+    return status;
+}
+
+static psd_status start_agent(PSD_AT, psd_ctx *ctx)
+{
+    char why[PSD_MAX_TEXT] = "";
+    const psd_settings *s = &ctx->settings;
+    psd_agent_config config = {
+        .coordinator = s->coordinator,
+        .ident = ctx->ident,
+        .hooks = {ctx, fill_heartbeat, make_token, on_abort, on_stop, on_lost},
+    };
+    psd_msg_hello *hello = &config.hello;
+    memcpy(hello->role, s->role, sizeof hello->role);
+    memcpy(hello->host, s->host, sizeof hello->host);
+    snprintf(hello->backend, sizeof hello->backend, "%s", ctx->ops->name);
+    hello->pid = (uint32_t)getpid();
+    hello->rank = s->rank;
+    hello->world_min = s->world_size;
+    hello->world_max = s->world_size;
+    psd_status status = ctx->ops->address(ctx->backend, hello->address, sizeof hello->address);
+    if (status != PSD_OK)
+        return psd_error_set(file, line, status, "psd_init: backend %s has no address: %s", ctx->ops->name,
+                             psd_status_text(status));
+    psd_log("psd", PSD_LOG_INFO, "data links listen at %s", hello->address);
+    status = psd_agent_start(&config, &ctx->agent, why, sizeof why);
+    if (status != PSD_OK)
+        psd_error_set(file, line, status, "psd_init: %s", why);
+    return status;
+}
+
+/* Takes back the HELLO of a worker that could not join, or says why one leaves. */
+static void say_bye(psd_ctx *ctx, psd_status reason, const char *text, psd_time_ns deadline)
+{
+    char why[PSD_MAX_TEXT];
+    psd_msg_box *box = NULL;
+    psd_msg msg = {.type = PSD_MSG_BYE};
+    msg.u.bye.status = reason;
+    snprintf(msg.u.bye.text, sizeof msg.u.bye.text, "%s", text);
+    psd_status status = psd_agent_call(ctx->agent, &msg, deadline, &box, why, sizeof why);
+    if (status == PSD_OK)
+        psd_msg_box_free(box);
+    else if (reason == PSD_OK)
+        psd_log("agent", PSD_LOG_WARN, "left without psd's acknowledgement: %s", why);
+}
+
+static psd_status join(PSD_AT, psd_ctx *ctx)
+{
+    char why[PSD_MAX_TEXT + 256] = "";
+    char prefix[32];
+    psd_msg_welcome welcome;
+    psd_time_ns deadline = psd_deadline_ns(psd_now_ns(), ctx->settings.join_timeout_ms);
+    psd_status status = psd_agent_join(ctx->agent, deadline, &welcome, why, sizeof why);
+    if (status != PSD_OK) {
+        psd_error_set(file, line, status, "psd_init: worker %s of job %s: %s", ctx->ident.name,
+                      ctx->ident.job, why);
+        goto done;
+    }
+    if (welcome.world < 1 || welcome.rank < 0 || welcome.rank >= welcome.world) {
+        status = psd_error_set(file, line, PSD_ERR_PROTOCOL, "psd_init: psd gave rank %d of %d", welcome.rank,
+                               welcome.world);
+        goto done;
+    }
+    ctx->rank = welcome.rank;
+    ctx->world = welcome.world;
+    psd_recorder_joined(&ctx->recorder, ctx->rank, ctx->world);
+    snprintf(prefix, sizeof prefix, "rank %d ", ctx->rank);
+    if (ctx->world > 1)
+        psd_log_prefix(prefix);
+    status = psd_group_open_world(file, line, ctx, welcome.world_group, deadline);
+done:
+    /* When psd was never heard there is nobody to tell; the call then ends by its deadline, soon. */
+    if (status != PSD_OK && status != PSD_ERR_NO_COORDINATOR && status != PSD_ERR_REFUSED)
+        say_bye(ctx, status, psd_last_error(), psd_deadline_ns(psd_now_ns(), 1000));
+    return status;
+}
+
+static psd_status open_recorder(psd_ctx *ctx)
+{
+    psd_recorder_config config = {
+        .off = ctx->settings.record_off,
+        .run_dir = ctx->settings.run_dir,
+        .ident = ctx->ident,
+    };
+    return psd_recorder_open(&ctx->recorder, &config);
+}
+
+/* Tables, locks and the recorder: what needs no other part. */
+static psd_status make_parts(psd_ctx *ctx)
+{
+    psd_status status = make_ident(ctx);
+    if (status != PSD_OK)
+        goto fail;
+    status = PSD_ERR_NOMEM;
+    if (pthread_mutex_init(&ctx->parts_lock, NULL) != 0)
+        goto fail;
+    if (psd_buckets_init(&ctx->buckets) != PSD_OK)
+        goto fail_parts;
+    if (psd_works_init(&ctx->works) != PSD_OK)
+        goto fail_buckets;
+    if (psd_groups_init(&ctx->groups) != PSD_OK)
+        goto fail_works;
+    if (open_recorder(ctx) != PSD_OK)
+        goto fail_groups;
+    return PSD_OK;
+
+fail_groups:
+    psd_groups_destroy(&ctx->groups);
+fail_works:
+    psd_works_destroy(&ctx->works);
+fail_buckets:
+    pthread_mutex_destroy(&ctx->buckets.lock);
+fail_parts:
+    pthread_mutex_destroy(&ctx->parts_lock);
+fail:
+    return status;
+}
+
+static void unmake_parts(psd_ctx *ctx)
+{
+    psd_recorder_close(&ctx->recorder);
+    psd_groups_destroy(&ctx->groups);
+    psd_works_destroy(&ctx->works);
+    pthread_mutex_destroy(&ctx->buckets.lock);
+    pthread_mutex_destroy(&ctx->parts_lock);
+}
+
+psd_status psd_init_at(PSD_AT, const psd_config *config, psd_ctx **ctx_out)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    char why[512] = "";
+    pthread_once(&once, watch_forks);
+    if (ctx_out == NULL)
+        return psd_error_set(file, line, PSD_ERR_INVAL, "psd_init: the place for the context is NULL");
+    psd_ctx *ctx = calloc(1, sizeof *ctx);
+    psd_status status = PSD_ERR_NOMEM;
+    if (ctx == NULL) {
+        psd_error_set(file, line, status, "psd_init: out of memory");
+        goto fail;
+    }
+    ctx->forks = atomic_load(&forks);
+    ctx->rank = -1;
+    status = psd_settings_read(config, &ctx->settings, why, sizeof why);
+    if (status == PSD_OK)
+        status = make_parts(ctx);
+    if (status != PSD_OK) {
+        psd_error_set(file, line, status, "psd_init: %s", why[0] != '\0' ? why : psd_status_text(status));
+        goto fail_ctx;
+    }
+    status = open_backend(file, line, ctx);
+    if (status != PSD_OK)
+        goto fail_parts;
+    status = psd_pool_init(&ctx->pool, ctx->ops, ctx->backend, ctx->settings.pool_limit);
+    if (status != PSD_OK)
+        goto fail_backend;
+    status = start_agent(file, line, ctx);
+    if (status != PSD_OK)
+        goto fail_pool;
+    status = join(file, line, ctx);
+    if (status != PSD_OK)
+        goto fail_agent;
+    *ctx_out = ctx;
+    return PSD_OK;
+
+fail_agent:
+    psd_agent_stop(ctx->agent);
+fail_pool:
+    psd_pool_destroy(&ctx->pool);
+fail_backend:
+    ctx->ops->close(ctx->backend);
+fail_parts:
+    unmake_parts(ctx);
+fail_ctx:
+    free(ctx);
+fail:
+    return status;
+}
+
+psd_status psd_finalize_at(PSD_AT, psd_ctx **ctx_in)
+{
+    if (ctx_in == NULL || *ctx_in == NULL)
+        return PSD_OK;
+    psd_ctx *ctx = *ctx_in;
+    psd_status status = psd_ctx_check(file, line, "psd_finalize", ctx);
+    if (status != PSD_OK)
+        return status;
+    psd_tables_release(ctx);
+    psd_plans_release(ctx);
+    psd_works_settle(ctx);
+    psd_buckets_release(ctx);
+    psd_group_close_all(ctx);
+    status = (psd_status)atomic_load(&ctx->sticky);
+    say_bye(ctx, status, status == PSD_OK ? "" : psd_status_text(status),
+            psd_deadline_ns(psd_now_ns(), BYE_TIMEOUT_MS));
+    if (status != PSD_OK)
+        psd_error_set(file, line, status,
+                      "psd_finalize: rank %d left; the first error that broke one of its groups: %s",
+                      ctx->rank, psd_status_text(status));
+    psd_agent_stop(ctx->agent);
+    psd_pool_destroy(&ctx->pool);
+    ctx->ops->close(ctx->backend);
+    unmake_parts(ctx);
+    free(ctx);
+    *ctx_in = NULL;
+    return status;
+}

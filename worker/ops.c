@@ -1,0 +1,232 @@
+/* What all operations share: opening a call, starting it on the backend with its record, waiting for a
+ * blocking one. */
+#include "worker/ops.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/tensor.h"
+
+#define ABORT_WAIT_MS 10000 /* for a backend to end what was aborted */
+#define LABEL_BYTES   160
+
+psd_status op_error_set(const op_call *call, psd_status status, const char *format, ...)
+{
+    char sentence[PSD_ERROR_BYTES];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(sentence, sizeof sentence, format, args);
+    va_end(args);
+    if (call->item >= 0)
+        return psd_error_set(call->file, call->line, status, "%s: ops[%d]: %s", call->verb, call->item,
+                             sentence);
+    return psd_error_set(call->file, call->line, status, "%s: %s", call->verb, sentence);
+}
+
+static psd_status take_opts(op_call *call)
+{
+    const psd_opts *opts = call->opts;
+    int64_t timeout_ms = 0;
+    if (opts != NULL) {
+        if (opts->size != sizeof *opts)
+            return op_error(call, PSD_ERR_INVAL, "opts->size is %zu, a psd_opts has %zu; call psd_opts_init",
+                            opts->size, sizeof *opts);
+        if (opts->stream != NULL && (call->ctx->ops->caps & PSD_CAP_DEVICE_MEMORY) == 0)
+            return op_error(call, PSD_ERR_UNSUPPORTED, "opts->stream is set; backend %s has no streams",
+                            call->ctx->ops->name);
+        timeout_ms = opts->timeout_ms;
+        call->tag = opts->tag;
+    }
+    call->now = psd_now_ns();
+    call->op.deadline =
+        psd_deadline_ns(call->now, timeout_ms != 0 ? timeout_ms : call->ctx->settings.timeout_ms);
+    return PSD_OK;
+}
+
+psd_status op_open(op_call *call)
+{
+    psd_status status = psd_ctx_live(call->file, call->line, call->verb, call->ctx);
+    if (status == PSD_OK && call->async && call->work == NULL)
+        status = op_error(call, PSD_ERR_INVAL, "work is NULL; it takes the handle to wait for");
+    if (status == PSD_OK)
+        status = take_opts(call);
+    if (status == PSD_OK)
+        status = psd_group_acquire(call->file, call->line, call->verb, call->ctx, call->handle, &call->group);
+    call->op.root = -1;
+    return status;
+}
+
+/* ----------------------------------------------------------------------------------------------------------
+ * label */
+
+static char *put(char *at, const char *end, const char *text)
+{
+    while (*text != '\0' && at < end)
+        *at++ = *text++;
+    return at;
+}
+
+/* `all_reduce "grad" at train.c:12`. By hand, since printf would cost more than the rest of a small
+ * operation. */
+static void make_label(const op_call *call, char *out)
+{
+    const char *end = out + LABEL_BYTES - 16;
+    char *at = put(out, end, psd_op_name(call->op.kind));
+    if (call->named != NULL && call->named->name != NULL) {
+        at = put(at, end, " \"");
+        at = put(at, out + 96, call->named->name);
+        at = put(at, end, "\"");
+    }
+    if (call->file != NULL) {
+        const char *slash = strrchr(call->file, '/');
+        at = put(at, end, " at ");
+        at = put(at, end, slash != NULL ? slash + 1 : call->file);
+        *at++ = ':';
+        char digits[12];
+        int count = 0;
+        unsigned number = (unsigned)call->line;
+        do
+            digits[count++] = (char)('0' + number % 10);
+        while ((number /= 10) > 0);
+        while (count > 0)
+            *at++ = digits[--count];
+    }
+    *at = '\0';
+}
+
+/* ---------------------------------------------------------------------------------------------------------
+ * starting */
+
+static bool is_collective(psd_op_kind kind)
+{
+    return kind != PSD_OP_SEND && kind != PSD_OP_RECV && kind != PSD_OP_BATCH;
+}
+
+static uint64_t begin_record(const op_call *call)
+{
+    psd_record_start start = {
+        .now = call->now,
+        .kind = call->op.kind,
+        .redop = call->op.redop,
+        .tensor = call->named,
+        .count = call->op.count,
+        .peer = call->peer,
+        .tag = call->tag,
+        .group = call->group->id,
+        .epoch = call->group->epoch,
+        .file = call->file,
+        .line = call->line,
+    };
+    return psd_record_begin(&call->ctx->recorder, &start);
+}
+
+static psd_status start(op_call *call, psd_request **request, uint64_t *record)
+{
+    char label[LABEL_BYTES];
+    psd_group_slot *group = call->group;
+    bool collective = is_collective(call->op.kind);
+    make_label(call, label);
+    call->op.label = label;
+    if (collective)
+        pthread_mutex_lock(&group->order);
+    *record = begin_record(call);
+    psd_status status = group->ops->start(group->backend, &call->op, request);
+    if (collective)
+        pthread_mutex_unlock(&group->order);
+    if (status == PSD_OK)
+        return PSD_OK;
+    char text[PSD_MAX_TEXT];
+    psd_record_end(&call->ctx->recorder, *record, status, call->peer, 0);
+    if (psd_group_broken(group, text, sizeof text) != PSD_OK)
+        return op_error(call, status, "group %u is broken: %s", group->id, text);
+    return op_error(call, status, "backend %s could not start it: %s", group->ops->name,
+                    psd_status_text(status));
+}
+
+/* ----------------------------------------------------------------------------------------------------------
+ * waiting */
+
+static psd_status wait_until(op_call *call, psd_request *request, uint64_t record, psd_time_ns deadline,
+                             psd_op_result *result)
+{
+    psd_ctx *ctx = call->ctx;
+    int slot = psd_record_wait_begin(&ctx->recorder, &record, 1, false);
+    ctx->ops->wait(ctx->backend, &request, 1, false, deadline);
+    psd_record_wait_end(&ctx->recorder, slot);
+    return ctx->ops->test(request, result);
+}
+
+/* A blocking call does not return while the backend may touch the caller's memory. */
+static psd_status run_to_end(op_call *call, psd_request *request, uint64_t record)
+{
+    static const psd_time_ns grace = 5 * PSD_NS_PER_S;
+    psd_ctx *ctx = call->ctx;
+    psd_time_ns deadline = call->op.deadline > PSD_NEVER - grace ? PSD_NEVER : call->op.deadline + grace;
+    psd_op_result result = {.status = PSD_INPROGRESS};
+    psd_status status = ctx->ops->test(request, &result);
+    if (status == PSD_INPROGRESS)
+        status = wait_until(call, request, record, deadline, &result);
+    if (status == PSD_INPROGRESS) {
+        ctx->ops->group_abort(call->group->backend, PSD_ERR_DEADLINE,
+                              "an operation did not end by its deadline");
+        status = wait_until(call, request, record, psd_deadline_ns(psd_now_ns(), ABORT_WAIT_MS), &result);
+    }
+    if (status == PSD_INPROGRESS)
+        return op_error(call, PSD_ERR_INTERNAL,
+                        "backend %s did not end an aborted operation; its buffers stay borrowed",
+                        ctx->ops->name);
+    psd_record_end(&ctx->recorder, record, status, call->peer >= 0 ? call->peer : result.source,
+                   result.ordinal);
+    if (status != PSD_OK)
+        op_error(call, status, "%s", ctx->ops->request_text(request));
+    else if (call->info != NULL) {
+        call->info->source = result.source;
+        call->info->tag = result.tag;
+    }
+    ctx->ops->release(request);
+    return status;
+}
+
+static psd_status run_async(op_call *call)
+{
+    psd_request *request = NULL;
+    uint64_t record = 0;
+    psd_work_slot *slot = psd_work_reserve(&call->ctx->works);
+    if (slot == NULL)
+        return op_error(call, PSD_ERR_LIMIT,
+                        "no room for another work: out of memory, or %d are in flight; wait for some",
+                        PSD_MAX_WORKS);
+    psd_status status = start(call, &request, &record);
+    if (status != PSD_OK) {
+        psd_work_cancel(&call->ctx->works, slot);
+        return status;
+    }
+    slot->request = request;
+    slot->group = call->group;
+    slot->record = record;
+    slot->deadline = call->op.deadline;
+    slot->kind = call->op.kind;
+    slot->peer = call->peer;
+    slot->file = call->file;
+    slot->line = call->line;
+    call->group = NULL; /* the work holds it now */
+    *call->work = psd_work_publish(slot);
+    return PSD_OK;
+}
+
+psd_status op_close(op_call *call, psd_status status)
+{
+    if (status == PSD_OK && call->async) {
+        status = run_async(call);
+    } else if (status == PSD_OK) {
+        psd_request *request = NULL;
+        uint64_t record = 0;
+        status = start(call, &request, &record);
+        if (status == PSD_OK)
+            status = run_to_end(call, request, record);
+    }
+    if (call->group != NULL)
+        psd_group_release(call->group);
+    return status;
+}
