@@ -1,5 +1,5 @@
-/* A ring and a bell between two threads under ThreadSanitizer: the writer and the reader sleep and wake each other. Also
- * checks the bytes. */
+/* A ring and a bell between two threads under ThreadSanitizer: the writer and the reader sleep and wake each
+ * other. Also checks the bytes. */
 #include <pthread.h>
 #include <poll.h>
 #include <stdio.h>
