@@ -1,0 +1,80 @@
+#include "server/psctl/reach.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+
+bool psctl_reach_is_numeric(const char *host)
+{
+    unsigned char address[sizeof(struct in6_addr)];
+    return inet_pton(AF_INET, host, address) == 1 || inet_pton(AF_INET6, host, address) == 1;
+}
+
+/* Waits for a connect in progress; the errno of its end. */
+static int finish_connect(int fd, psd_time_ns deadline)
+{
+    for (;;) {
+        psd_time_ns left = deadline - psd_now_ns();
+        struct pollfd item = {.fd = fd, .events = POLLOUT};
+        if (left <= 0)
+            return ETIMEDOUT;
+        int ready = poll(&item, 1, (int)(left / PSD_NS_PER_MS) + 1);
+        if (ready < 0 && errno != EINTR)
+            return errno;
+        if (ready > 0)
+            break;
+    }
+    int error = 0;
+    socklen_t bytes = sizeof error;
+    return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) == 0 ? error : errno;
+}
+
+/* The errno of a connection attempt, 0 if it was accepted. */
+static int try_connect(const struct addrinfo *address, psd_time_ns deadline)
+{
+    int fd = socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return errno;
+    int error = 0;
+    if (connect(fd, address->ai_addr, address->ai_addrlen) != 0)
+        error = errno == EINPROGRESS ? finish_connect(fd, deadline) : errno;
+    close(fd);
+    return error;
+}
+
+bool psctl_reach(const char *host, uint16_t port, int64_t timeout_ms, char *endpoint, size_t endpoint_bytes,
+                 char *why, size_t why_bytes)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+    struct addrinfo *list = NULL;
+    psd_time_ns deadline = psd_deadline_ns(psd_now_ns(), timeout_ms);
+    char service[8];
+    snprintf(service, sizeof service, "%u", port);
+    int failed = getaddrinfo(host, service, &hints, &list);
+    if (failed != 0) {
+        snprintf(why, why_bytes, "the name %s is not known: %s", host, gai_strerror(failed));
+        return false;
+    }
+    bool reached = false;
+    for (const struct addrinfo *at = list; at != NULL && !reached; at = at->ai_next) {
+        char number[INET6_ADDRSTRLEN + 16];
+        if (getnameinfo(at->ai_addr, at->ai_addrlen, number, sizeof number, NULL, 0, NI_NUMERICHOST) != 0)
+            continue;
+        bool v6 = at->ai_family == AF_INET6;
+        int error = try_connect(at, deadline);
+        reached = error == 0;
+        if (reached)
+            snprintf(endpoint, endpoint_bytes, "tcp://%s%s%s:%u", v6 ? "[" : "", number, v6 ? "]" : "", port);
+        else
+            snprintf(why, why_bytes, "%s port %u: %s", number, port, strerror(error));
+    }
+    freeaddrinfo(list);
+    return reached;
+}
