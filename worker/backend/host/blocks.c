@@ -1,0 +1,68 @@
+#include "worker/backend/host/blocks.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SMALLEST 64u
+
+/* The class of a size, and the bytes of its blocks; BLOCKS_CLASSES for sizes above the largest class. */
+static unsigned class_of(size_t bytes, size_t *block_bytes)
+{
+    unsigned class = 0;
+    size_t size = SMALLEST;
+    while (size < bytes && class < BLOCKS_CLASSES) {
+        size <<= 1;
+        class ++;
+    }
+    *block_bytes = class < BLOCKS_CLASSES ? size : bytes;
+    return class;
+}
+
+void blocks_init(blocks *p, size_t limit)
+{
+    memset(p, 0, sizeof(*p));
+    p->limit = limit;
+}
+
+void blocks_destroy(blocks *p)
+{
+    for (unsigned i = 0; i < BLOCKS_CLASSES; i++) {
+        while (p->free[i] != NULL) {
+            void *block = p->free[i];
+            memcpy(&p->free[i], block, sizeof(void *));
+            free(block);
+        }
+    }
+    p->kept = 0;
+}
+
+void *blocks_get(blocks *p, size_t bytes)
+{
+    size_t block_bytes;
+    unsigned class = class_of(bytes, &block_bytes);
+    if (class < BLOCKS_CLASSES && p->free[class] != NULL) {
+        void *block = p->free[class];
+        memcpy(&p->free[class], block, sizeof(void *));
+        p->kept -= block_bytes;
+        return block;
+    }
+    if (block_bytes > SIZE_MAX - SMALLEST)
+        return NULL;
+    return aligned_alloc(SMALLEST, (block_bytes + SMALLEST - 1) & ~(size_t)(SMALLEST - 1));
+}
+
+void blocks_put(blocks *p, void *block, size_t bytes)
+{
+    if (block == NULL)
+        return;
+    size_t block_bytes;
+    unsigned class = class_of(bytes, &block_bytes);
+    if (class == BLOCKS_CLASSES || p->kept + block_bytes > p->limit) {
+        free(block);
+        return;
+    }
+    memcpy(block, &p->free[class], sizeof(void *));
+    p->free[class] = block;
+    p->kept += block_bytes;
+}

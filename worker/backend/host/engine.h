@@ -1,0 +1,449 @@
+/* The engine of the host backend: one per context, between the links (link.h) and the contract (backend.h).
+ *
+ * Locking: one mutex guards all of it. Every function here is called with the lock held unless it says otherwise. The
+ * fast path is lock, try, unlock. Whoever waits drives progress (progress.c); when nobody does, the progress thread.
+ *
+ * Objects and owners. A request is one operation; it owns its transfers (xfer), one for each message. A message is one
+ * that came before its receive. A tx is a frame that did not fit into its link at once. All come from free lists.
+ *
+ * A message's way. Up to the eager limit it is one EAGER frame, as far as the peer's credit goes: it lands in the posted
+ * receive, or in a message until that is posted. Otherwise RTS; the receive, once matched, answers CTS and the data is
+ * streamed into its buffer in slices (messages on one link take turns), or, where links allow single copy, the receiver
+ * reads it from the sender's memory in slices and answers FIN. */
+#ifndef PSD_HOST_ENGINE_H
+#define PSD_HOST_ENGINE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "worker/backend/backend.h"
+#include "worker/backend/host/coll.h"
+#include "worker/backend/host/frame.h"
+#include "worker/backend/host/link.h"
+#include "worker/backend/host/list.h"
+#include "worker/backend/host/blocks.h"
+#include "worker/psd.h"
+
+#define ENGINE_CREDIT     (2u << 20) /* eager bytes, headers counted, that a peer may have unconsumed here */
+#define ENGINE_CHAN       256u       /* channel messages that a peer may have unconsumed here */
+#define ENGINE_COLL_EAGER (64u << 10)
+#define ENGINE_COPY_SLICE (1u << 20) /* bytes of one single-copy read under the lock */
+#define ENGINE_READ_SLICE (1u << 20) /* bytes read from one link before the next has its turn */
+#define ENGINE_COLL_PAST  256u       /* collectives of a group that are remembered */
+#define ENGINE_P2P_PAST   64u        /* sends of a group that are remembered */
+#define ENGINE_NOTICE_NS  (100 * PSD_NS_PER_MS) /* a collective this old tells the peers it waits for what it is */
+#define ENGINE_NOTICE_AGAIN_NS PSD_NS_PER_S
+#define ENGINE_TOKEN      16u
+
+typedef struct psd_backend engine;
+typedef struct psd_backend_group hgroup;
+typedef struct xfer xfer;
+typedef struct message message;
+typedef struct peer peer;
+
+/* A frame on its way out. */
+typedef struct tx {
+    list node; /* in peer->out */
+    frame header;
+    uint32_t sent;          /* bytes of header and payload that are in the link */
+    const uint8_t *payload; /* the user's memory, or `owned` */
+    void *owned;            /* pool block of owned_bytes, or NULL */
+    size_t owned_bytes;
+    xfer *owner; /* the send to be told when it is out; NULL: none */
+} tx;
+
+typedef enum xfer_state {
+    XFER_FREE = 0,
+    XFER_POSTED,    /* receive: not matched yet */
+    XFER_ARRIVING,  /* receive: matched, data comes through the link */
+    XFER_COPYING,   /* receive: matched, in engine->copies */
+    XFER_DISPUTED,  /* receive: matched with a message that disagrees */
+    XFER_QUEUED,    /* send: its EAGER or RTS frame is not out yet */
+    XFER_OFFERED,   /* send: RTS is out */
+    XFER_STREAMING, /* send: in peer->streams */
+    XFER_DRAINING,  /* send: cancelled, but the peer may still be reading its memory */
+} xfer_state;
+
+/* One message of an operation: a send or a receive. */
+struct xfer {
+    list node;       /* posted list, streams or copies */
+    list in_request; /* psd_request.xfers */
+    psd_request *request;
+    peer *peer; /* NULL: self, or a receive from any source that is not matched */
+    xfer_state state;
+    bool is_send;
+    uint8_t channel;
+    uint8_t dtype;
+    int32_t rank; /* group rank of the other side; PSD_ANY_SOURCE */
+    int32_t tag;
+    uint64_t ordinal;
+    int64_t count;
+    uint8_t *data;
+    uint64_t bytes;
+    uint64_t done;
+    uint64_t posted; /* order of posting in its group */
+    uint32_t index;
+    uint32_t generation;
+    uint64_t remote;      /* the other side's id */
+    uint64_t remote_data; /* receive, single copy: address */
+    xfer *self;           /* receive from oneself: the send */
+    tx *out;              /* send: the frame that refers to its memory */
+    bool may_be_read;     /* send: the RTS told its address */
+};
+
+/* A message whose receive is not posted, or a collective's that has not started here. */
+struct message {
+    list node;    /* member.messages, or group.early */
+    list arrival; /* p2p: group.arrivals */
+    frame header; /* EAGER, RTS, or COMPARE (data is then a label) */
+    peer *peer;   /* NULL: to oneself */
+    uint8_t *data;
+    bool is_complete; /* all payload has come */
+    xfer *receiver;   /* matched while the payload was coming */
+    xfer *self;       /* the send, if to oneself */
+};
+
+/* What arrives on a link. */
+typedef struct rx {
+    frame header;
+    size_t have;      /* bytes of the header */
+    uint64_t remains; /* of the payload */
+    uint8_t *to;      /* NULL: thrown away */
+    xfer *receive;    /* EAGER or DATA into a posted receive */
+    message *message; /* EAGER without one */
+    uint8_t small[PSD_MAX_TEXT + 1]; /* payload of control frames */
+} rx;
+
+/* The engine's side of a link. */
+struct peer {
+    list node; /* engine.peers */
+    engine *engine;
+    host_link *link;
+    uint64_t incarnation;
+    int64_t world_rank; /* -1 until a group tells */
+    bool is_broken;
+    bool is_settled; /* broken, and its groups have been told */
+    psd_status status;
+    char text[PSD_MAX_TEXT];
+    bool needs_flush;
+    rx in;
+    list out;     /* tx, in order */
+    list streams; /* sends with data to stream, in turns */
+    uint64_t credit;      /* eager bytes that may still go to the peer */
+    uint64_t owed;        /* eager bytes used up here, not told yet */
+    uint32_t chan_credit; /* the same for channel messages */
+    uint32_t chan_owed;
+    uint32_t pings; /* kept for groups not open here */
+};
+
+/* A warm-up ping for a group that is not open here yet. */
+typedef struct early_ping {
+    list node; /* engine.early_pings */
+    peer *peer;
+    uint32_t group;
+    uint32_t source;
+    uint32_t token_bytes;
+    uint8_t token[PSD_MAX_TOKEN];
+} early_ping;
+
+typedef struct member {
+    peer *peer;      /* NULL: this rank */
+    host_link *link; /* its reference */
+    bool ping_received;
+    bool pong_received;
+    bool has_closed;
+    bool is_drained; /* the group is broken, and this member reads no memory for it any more */
+    uint64_t sent;  /* p2p messages to it */
+    list posted;    /* p2p receives from it */
+    list messages;  /* p2p, not matched */
+    list coll_messages; /* of started collectives, not matched */
+} member;
+
+typedef struct past_op {
+    uint64_t ordinal; /* + 1; 0: empty */
+    int32_t peer;     /* p2p: the destination */
+    fingerprint what;
+    char label[FRAME_MAX_LABEL];
+} past_op;
+
+struct psd_backend_group {
+    list node; /* engine.groups */
+    engine *engine;
+    uint32_t id;
+    int32_t rank;
+    int32_t size;
+    uint32_t *members; /* world ranks */
+    member *member;
+    uint8_t token[PSD_MAX_TOKEN];
+    uint32_t token_bytes;
+    bool is_ready;
+    bool is_settled;   /* broken, and its requests have been ended and its members told */
+    psd_status status; /* PSD_OK, or why it is broken */
+    char text[PSD_MAX_TEXT];
+    list requests;   /* psd_request.in_group, active */
+    list posted_any; /* p2p receives from any source */
+    list arrivals;   /* p2p messages, in order of arrival */
+    list early;      /* collective messages of ordinals not started */
+    uint32_t kept;   /* messages held, for the bound */
+    uint64_t posted; /* counter */
+    uint64_t next_ordinal;
+    past_op *coll_past; /* ENGINE_COLL_PAST */
+    past_op *p2p_past;  /* ENGINE_P2P_PAST */
+    uint64_t p2p_past_next;
+    psd_time_ns dispute_deadline; /* a mismatch was found and the other side asked for its label; PSD_NEVER: none */
+    char dispute[PSD_MAX_TEXT];   /* the text if it does not answer */
+    psd_time_ns drain_deadline;   /* broken: until when peers may read cancelled sends */
+};
+
+struct psd_request {
+    list node;     /* engine.active */
+    list in_group; /* hgroup.requests */
+    list ready;    /* engine.ready: no transfer is pending */
+    hgroup *group;
+    atomic_bool is_done;
+    bool is_coll;
+    bool is_failed; /* waits only for draining sends */
+    uint32_t pending; /* transfers, and one while they are being posted */
+    list xfers;
+    psd_op_result result;
+    psd_time_ns notice_at;
+    psd_time_ns deadline;
+    psd_op_kind kind;
+    char label[FRAME_MAX_LABEL];
+    /* collectives */
+    uint64_t ordinal;
+    fingerprint what;
+    coll schedule;
+    uint32_t round;
+    bool round_is_posted;
+    list posted; /* receives of this round */
+    coll_message *items;
+    size_t items_bytes;
+    void *scratch;
+    size_t scratch_bytes;
+    int64_t *splits;
+    size_t splits_bytes;
+};
+
+typedef struct inbox_item {
+    list node;
+    peer *peer; /* NULL once the link is gone */
+    psd_chan_msg msg;
+} inbox_item;
+
+typedef enum progress_state {
+    PROGRESS_PARKED = 0, /* asleep until called */
+    PROGRESS_TICKING,    /* calls were made lately: looks now and then whether it is needed */
+    PROGRESS_LISTENING,  /* groups are open and nothing is active: asleep in the net, bell not armed */
+    PROGRESS_DRIVING,
+} progress_state;
+
+struct psd_backend {
+    pthread_mutex_t lock;
+    atomic_int contenders; /* threads that wait for the lock */
+    host_net *net;
+    uint64_t incarnation;
+    uint64_t eager_limit;
+    void (*on_group_broken)(void *, uint32_t, psd_status, int32_t, const char *);
+    void *owner;
+    list peers;
+    list groups;
+    list active; /* requests */
+    list ready;
+    list copies; /* receives that copy: single copy and from oneself */
+    list early_pings;
+    list inbox;
+    blocks pool;
+    list free_requests;
+    list free_xfers;
+    bool has_broken; /* peers or groups that are not settled */
+    xfer **xfers; /* all, by index */
+    uint32_t xfer_count;
+    uint32_t xfer_capacity;
+    peer **world;  /* by world rank; NULL: none */
+    uint32_t world_size;
+    uint64_t bytes_sent;
+    uint64_t bytes_received;
+    psd_time_ns next_timer; /* no timer of a request or group is earlier */
+    uint8_t *waste;         /* where unwanted payload goes */
+    /* progress.c */
+    pthread_cond_t waiters_wake;
+    pthread_cond_t progress_wake;
+    pthread_t progress_thread;
+    bool stop;
+    int listen_fd; /* eventfd: ends the listening of the progress thread */
+    progress_state progress;
+    uint32_t waiters;      /* callers inside a wait */
+    uint32_t sleepers;     /* those of them that sleep until waiters_wake */
+    bool has_driver;       /* one of them, or the progress thread, drives */
+    bool driver_is_asleep; /* in the net */
+    psd_time_ns sleep_until;
+    uint32_t test_polls;
+    uint32_t calls; /* wraps: tells the progress thread whether callers come */
+    uint32_t cores;
+};
+
+/* ------------------------------------------------------------------------------------------------ engine.c */
+
+/* Without the lock. */
+psd_status engine_open(const psd_backend_config *config, engine **out, char *why, size_t why_bytes);
+void engine_close(engine *e);
+void engine_lock(engine *e);
+void engine_unlock(engine *e);
+
+/* Makes progress once: reads and writes links, copies, advances requests. `with_kernel` also asks the kernel for connections and
+ * lost peers. True if anything happened. */
+bool engine_poll(engine *e, bool with_kernel);
+/* Deadlines of requests and groups; renews next_timer. */
+void engine_timers(engine *e, psd_time_ns now);
+void engine_timer_at(engine *e, psd_time_ns when);
+/* Does what must not be done in the middle of something else: takes down broken peers and groups, advances requests of
+ * which no transfer is pending (bounded: some may be left), rings bells. Every entry ends with it. */
+void engine_settle(engine *e);
+
+hgroup *engine_group(engine *e, uint32_t id); /* NULL if not open */
+
+/* ------------------------------------------------------------------------------------------------ request.c */
+
+psd_request *request_get(hgroup *g, const psd_op *op); /* NULL: out of memory */
+void request_put(engine *e, psd_request *r);
+/* Puts it among the active ones of its group. */
+void request_activate(psd_request *r, psd_time_ns deadline);
+void request_finish(psd_request *r, psd_status status);
+/* Cancels its transfers; it is finished, with the group's status, once no peer can touch its memory. */
+void request_fail(psd_request *r);
+
+xfer *xfer_get(engine *e, psd_request *r);
+/* The one with this id, if it lives. */
+xfer *xfer_find(engine *e, uint64_t id);
+uint64_t xfer_id(const xfer *x);
+/* Its message is through: it goes back, and the request is advanced when it was the last. */
+void xfer_complete(engine *e, xfer *x);
+void xfer_release(engine *e, xfer *x);
+void xfer_cancel(engine *e, xfer *x);
+
+/* ------------------------------------------------------------------------------------------------ peer.c */
+
+peer *peer_new(engine *e, host_link *link);
+/* Frees it; groups that hold it have been broken before. */
+void peer_free(peer *p);
+/* Sends what is queued, receives what is there. True if bytes moved. */
+bool peer_progress(peer *p);
+/* Garbage, or the link is gone: all groups that share it are broken when the engine settles. */
+void peer_break(peer *p, psd_status status, const char *text);
+/* Sends a frame whose payload is borrowed until transfer_sent(owner). True: it is out, and the owner is not told. On no
+ * memory the peer breaks. */
+bool peer_send(peer *p, const frame *f, const void *payload, xfer *owner);
+/* Sends a control frame, its payload copied. */
+void peer_send_control(peer *p, const frame *f, const void *payload);
+/* A frame header of this group from this rank. */
+frame peer_frame(const hgroup *g, frame_type type);
+/* Eager bytes, or a channel message, of this peer were used up. */
+void peer_give_credit(peer *p, uint64_t eager_bytes, uint32_t chan_messages);
+void peer_drop_output(peer *p);
+/* Takes a send out of the queues: what is half in the link is copied. */
+void peer_forget_send(peer *p, xfer *x);
+
+/* ------------------------------------------------------------------------------------------------ transfer.c */
+
+/* Starts a send: EAGER if small, else RTS. `f` has all but type, payload, id and word. */
+void transfer_send(engine *e, xfer *s, frame *f, uint64_t eager_limit);
+/* The frame with the memory of this send is out. */
+void transfer_sent(engine *e, xfer *s, frame_type type);
+/* A receive was matched by this RTS. */
+void transfer_accept(engine *e, xfer *r, peer *p, const frame *rts);
+/* A receive was matched by a send to oneself. */
+void transfer_accept_self(engine *e, xfer *r, xfer *s);
+void transfer_on_cts(peer *p, const frame *f);
+void transfer_on_fin(peer *p, const frame *f);
+/* Checks a DATA header and says where its payload goes. */
+void transfer_on_data(peer *p, const frame *f);
+void transfer_data_arrived(peer *p);
+/* One slice of each copy; true if there was any. */
+bool transfer_copy(engine *e);
+/* A peer no longer reads cancelled sends of this group (NULL: of any). */
+void transfer_drained(engine *e, hgroup *g, peer *p);
+
+/* ------------------------------------------------------------------------------------------------ match.c */
+
+/* An EAGER or RTS header: finds its receive, or keeps it; says where an EAGER payload goes. */
+void match_arrived(peer *p, const frame *f);
+void match_payload_arrived(peer *p);
+/* A receive is posted: takes the first message that fits, else leaves it in its list. */
+void match_post(engine *e, xfer *r);
+/* A send to oneself. */
+void match_send_self(hgroup *g, xfer *s, const frame *f);
+/* Gives a receive the message it matched. */
+void match_take(engine *e, xfer *r, message *m);
+message *message_new(engine *e, peer *p, const frame *f, const void *data);
+void message_free(engine *e, message *m);
+/* Drops all messages that a group holds. */
+void match_drop(hgroup *g);
+
+/* ------------------------------------------------------------------------------------------------ p2p.c */
+
+psd_status p2p_start(hgroup *g, const psd_op *op, psd_request **out);
+/* The posted receive that this header matches first; NULL: none. */
+xfer *p2p_find_posted(hgroup *g, const frame *f);
+message *p2p_find_message(hgroup *g, const xfer *r);
+bool p2p_agrees(const xfer *r, const frame *f);
+/* The message of this header does not fit the receive it matches. p NULL: it is from this rank. */
+void p2p_dispute(hgroup *g, const xfer *r, peer *p, const frame *f);
+void p2p_on_compare(hgroup *g, peer *p, const frame *f, const char *label);
+
+/* ------------------------------------------------------------------------------------------------ coll_run.c */
+
+psd_status coll_run_start(hgroup *g, const psd_op *op, psd_request **out);
+void coll_run_advance(psd_request *r);
+void coll_run_release(engine *e, psd_request *r); /* its memory */
+/* Compares the header with this rank's collective of that ordinal. True: they agree, or it is too early to tell
+ * (*is_early). False: the group is, or soon will be, broken. */
+bool coll_run_compare(hgroup *g, peer *p, const frame *f, bool *is_early);
+xfer *coll_run_find_posted(hgroup *g, const frame *f);
+message *coll_run_find_message(hgroup *g, const xfer *r);
+void coll_run_dispute_bytes(hgroup *g, const xfer *r, peer *p, const frame *f);
+void coll_run_on_compare(hgroup *g, peer *p, const frame *f, const char *label);
+/* Tells the peers of which messages are missing what this collective is. */
+void coll_run_notice(psd_request *r);
+
+/* ------------------------------------------------------------------------------------------------ group.c */
+
+psd_status host_group_begin(engine *e, const psd_group_desc *desc, hgroup **out, char *why, size_t why_bytes);
+psd_status host_group_poll(hgroup *g, char *why, size_t why_bytes);
+void host_group_close(hgroup *g);
+/* First reason stays. `tell`: call on_group_broken. Requests end and members are told when the engine settles. */
+void host_group_break(hgroup *g, psd_status status, int32_t culprit, bool tell, const char *text);
+void host_group_settle(hgroup *g);
+/* The member that sent this header; NULL, and the peer broken, if it lies. */
+member *host_group_member(hgroup *g, peer *p, const frame *f);
+void host_group_on_ping(peer *p, const frame *f, const uint8_t *token);
+void host_group_on_pong(peer *p, const frame *f);
+void host_group_on_broken(peer *p, const frame *f, const char *text);
+void host_group_on_closed(peer *p, const frame *f);
+void host_group_on_compare(peer *p, const frame *f, const char *label);
+void host_group_peer_gone(peer *p);
+/* Breaks the group if this transfer waits for a member that has closed it. */
+void host_group_check_closed(hgroup *g, const xfer *x);
+/* Mismatch found here: asks the other side for its label and breaks the group with `text` if that takes too long. */
+void host_group_dispute(hgroup *g, peer *p, const frame *compare, const char *label, const char *text);
+
+/* ------------------------------------------------------------------------------------------------ chan.c */
+
+psd_status host_chan_send(engine *e, uint32_t world_rank, const void *data, uint32_t bytes);
+psd_status host_chan_take(engine *e, psd_chan_msg *out); /* PSD_AGAIN: empty */
+void host_chan_on_message(peer *p, const frame *f, const uint8_t *data);
+void host_chan_peer_gone(engine *e, peer *p);
+
+/* ------------------------------------------------------------------------------------------------ progress.c */
+
+/* Without the lock. */
+psd_status progress_start(engine *e);
+void progress_stop(engine *e);
+/* With the lock; gives it up while asleep. Drives until is_met() or the deadline (PSD_ERR_TIMEOUT). */
+psd_status progress_wait(engine *e, bool (*is_met)(void *), void *arg, psd_time_ns deadline);
+/* A call ends: if operations are in flight and nobody waits, the progress thread is told. */
+void progress_leave(engine *e);
+/* Something was completed or must be looked at: wakes who sleeps. */
+void progress_notify(engine *e);
+
+#endif

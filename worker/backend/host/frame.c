@@ -1,0 +1,107 @@
+#include "worker/backend/host/frame.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/tensor.h"
+#include "worker/backend/backend.h"
+
+/* The most payload that a frame of this type may carry. */
+static uint32_t payload_limit(frame_type type)
+{
+    switch (type) {
+    case FRAME_EAGER:
+        return FRAME_MAX_EAGER;
+    case FRAME_DATA:
+        return FRAME_MAX_SLICE;
+    case FRAME_PING:
+        return PSD_MAX_TOKEN;
+    case FRAME_BROKEN:
+        return PSD_MAX_TEXT;
+    case FRAME_COMPARE:
+        return FRAME_MAX_LABEL;
+    case FRAME_CHAN:
+        return PSD_CHAN_MAX;
+    default:
+        return 0;
+    }
+}
+
+static bool message_is_legal(const frame *f)
+{
+    if (f->count < 0 || f->bytes > (uint64_t)INT64_MAX)
+        return false;
+    if (f->type == FRAME_EAGER && f->bytes != f->payload)
+        return false;
+    if (f->channel == FRAME_COLL)
+        return f->kind >= PSD_OP_BROADCAST && f->kind <= PSD_OP_BARRIER;
+    size_t size = psd_dtype_bytes((psd_dtype)f->dtype);
+    return f->kind == PSD_OP_SEND && size != 0 && f->tag >= 0 && f->bytes / size == (uint64_t)f->count &&
+           f->bytes % size == 0;
+}
+
+bool frame_check(const frame *f, char *why, size_t why_bytes)
+{
+    const char *what = NULL;
+    if (f->magic != FRAME_MAGIC)
+        what = "not a psd frame, or of another byte order";
+    else if (f->type == 0 || f->type >= FRAME_TYPES || f->channel > FRAME_COLL)
+        what = "a frame of unknown type";
+    else if (f->payload > payload_limit((frame_type)f->type))
+        what = "a frame that is too long";
+    else if ((f->type == FRAME_EAGER || f->type == FRAME_RTS) && !message_is_legal(f))
+        what = "a message header that contradicts itself";
+    if (what != NULL)
+        snprintf(why, why_bytes, "%s (type %u, %u bytes)", what, f->type, f->payload);
+    return what == NULL;
+}
+
+bool fingerprint_equal(const fingerprint *a, const fingerprint *b)
+{
+    return a->kind == b->kind && a->dtype == b->dtype && a->redop == b->redop && a->root == b->root &&
+           a->count == b->count;
+}
+
+void fingerprint_format(const fingerprint *fp, const char *label, char *out, size_t bytes)
+{
+    char text[160];
+    int at = snprintf(text, sizeof(text), "%s", psd_op_name((psd_op_kind)fp->kind));
+    if (fp->dtype != 0)
+        at += snprintf(text + at, sizeof(text) - (size_t)at, " %s", psd_dtype_name((psd_dtype)fp->dtype));
+    if (fp->kind != PSD_OP_BARRIER && fp->kind != PSD_OP_ALL_TO_ALL_V)
+        at += snprintf(text + at, sizeof(text) - (size_t)at, " count %lld", (long long)fp->count);
+    if (fp->redop != 0)
+        at += snprintf(text + at, sizeof(text) - (size_t)at, " %s", psd_redop_name((psd_redop)fp->redop));
+    if (fp->root >= 0)
+        snprintf(text + at, sizeof(text) - (size_t)at, " root %d", fp->root);
+    if (label != NULL && label[0] != '\0')
+        snprintf(out, bytes, "%s (%s)", text, label);
+    else
+        snprintf(out, bytes, "%s", text);
+}
+
+/* Bytes of the UTF-8 character that begins here; 0 if it is none. Rare blocks (e0, f0, f4) are refused with the overlong forms. */
+static size_t utf8_bytes(const unsigned char *at)
+{
+    size_t more = at[0] >= 0xc2 && at[0] < 0xe0 ? 1 : at[0] >= 0xe1 && at[0] < 0xf0 ? 2 : at[0] >= 0xf1 && at[0] < 0xf4 ? 3 : 0;
+    if (more == 0)
+        return at[0] < 0x80 ? 1 : 0;
+    for (size_t i = 1; i <= more; i++) {
+        if ((at[i] & 0xc0) != 0x80)
+            return 0;
+    }
+    return at[0] == 0xed && at[1] >= 0xa0 ? 0 : more + 1;
+}
+
+void text_clean(char *text)
+{
+    unsigned char *at = (unsigned char *)text;
+    while (*at != '\0') {
+        size_t bytes = utf8_bytes(at);
+        if (bytes == 0 || (bytes == 1 && (*at < 0x20 || *at == 0x7f))) {
+            *at = '?';
+            bytes = 1;
+        }
+        at += bytes;
+    }
+}

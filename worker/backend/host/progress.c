@@ -1,0 +1,330 @@
+/* Who drives the engine: a caller that waits, else the progress thread.
+ *
+ * One thread at a time drives; other waiters sleep on a condition variable until their request is complete or they must
+ * take over. The progress thread costs a caller nothing per call: while calls come it only looks, at every tick, whether
+ * operations are in flight that no call has touched since the last tick, and then drives until a caller waits again. */
+#include "worker/backend/host/engine.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#define TICK_NS         (500 * INT64_C(1000))
+#define IDLE_TICKS      20 /* without a call, until the progress thread goes to sleep */
+#define SPIN_NS         (50 * INT64_C(1000))
+#define SPIN_CROWDED_NS (5 * INT64_C(1000)) /* with more ranks than cores */
+#define POLLS_PER_LOOK  64                  /* polls of links, to one that asks the kernel */
+
+typedef struct spin {
+    psd_time_ns since; /* the last progress; 0: not idle */
+    uint32_t polls;
+    bool is_crowded;
+    bool has_slept;
+} spin;
+
+/* ------------------------------------------------------------------------------------------------ driving */
+
+static void pause_briefly(void)
+{
+    for (int i = 0; i < 8; i++) {
+#if defined(__x86_64__) || defined(__i386__)
+        __builtin_ia32_pause();
+#elif defined(__aarch64__)
+        __asm__ volatile("yield");
+#endif
+    }
+}
+
+/* More ranks on this host than cores: who spins keeps others from what it waits for. */
+static bool is_crowded(const engine *e)
+{
+    uint32_t ranks = 1;
+    for (const list *node = e->peers.next; node != &e->peers; node = node->next) {
+        const peer *p = LIST_ENTRY(node, peer, node);
+        if (!p->is_broken && host_link_is_shm(p->link))
+            ranks++;
+    }
+    return ranks > e->cores;
+}
+
+/* Gives the lock to those who ask for it: a mutex by itself is not fair. */
+static void give_way(engine *e)
+{
+    if (atomic_load(&e->contenders) == 0)
+        return;
+    engine_unlock(e);
+    for (int i = 0; i < 100 && atomic_load(&e->contenders) > 0; i++)
+        sched_yield();
+    pthread_mutex_lock(&e->lock);
+}
+
+static psd_time_ns earliest(psd_time_ns a, psd_time_ns b)
+{
+    return a < b ? a : b;
+}
+
+static void sleep_in_net(engine *e, psd_time_ns deadline)
+{
+    host_net_arm(e->net);
+    if (!engine_poll(e, true)) {
+        e->sleep_until = earliest(earliest(deadline, e->next_timer), host_net_deadline(e->net));
+        e->driver_is_asleep = true;
+        engine_unlock(e);
+        host_net_sleep(e->net, e->sleep_until);
+        engine_lock(e);
+        e->driver_is_asleep = false;
+    }
+    host_net_disarm(e->net);
+}
+
+/* One turn of the driver. The caller looks at its condition before each. */
+static void drive(engine *e, spin *s, psd_time_ns deadline)
+{
+    bool with_kernel = s->has_slept || ++s->polls % POLLS_PER_LOOK == 0;
+    s->has_slept = false;
+    if (engine_poll(e, with_kernel)) {
+        s->since = 0;
+        give_way(e);
+        return;
+    }
+    psd_time_ns now = psd_now_ns();
+    if (s->since == 0) {
+        s->since = now;
+        s->is_crowded = is_crowded(e);
+    }
+    if (now >= e->next_timer) {
+        engine_timers(e, now);
+        return;
+    }
+    if (now - s->since < (s->is_crowded ? SPIN_CROWDED_NS : SPIN_NS) && now < deadline) {
+        engine_unlock(e);
+        if (s->is_crowded || atomic_load(&e->contenders) > 0)
+            sched_yield();
+        else
+            pause_briefly();
+        engine_lock(e);
+        return;
+    }
+    sleep_in_net(e, deadline);
+    s->has_slept = true;
+}
+
+static void sleep_until_woken(engine *e, pthread_cond_t *condition, psd_time_ns deadline)
+{
+    if (deadline == PSD_NEVER) {
+        pthread_cond_wait(condition, &e->lock);
+        return;
+    }
+    struct timespec when = {.tv_sec = deadline / PSD_NS_PER_S, .tv_nsec = deadline % PSD_NS_PER_S};
+    (void)pthread_cond_timedwait(condition, &e->lock, &when);
+}
+
+/* ------------------------------------------------------------------------------------------------ waiting */
+
+void progress_notify(engine *e)
+{
+    if (e->driver_is_asleep)
+        host_net_wake(e->net);
+    if (e->sleepers > 0)
+        pthread_cond_broadcast(&e->waiters_wake);
+}
+
+static void stop_listening(engine *e)
+{
+    uint64_t one = 1;
+    e->progress = PROGRESS_TICKING; /* once is enough */
+    while (write(e->listen_fd, &one, sizeof(one)) < 0 && errno == EINTR)
+        continue;
+}
+
+void progress_leave(engine *e)
+{
+    e->calls++;
+    if (e->waiters > 0 || list_empty(&e->active))
+        return;
+    if (e->progress == PROGRESS_PARKED)
+        pthread_cond_signal(&e->progress_wake);
+    else if (e->progress == PROGRESS_LISTENING)
+        stop_listening(e);
+}
+
+static void stop_driving(engine *e)
+{
+    e->has_driver = false;
+    if (e->sleepers > 0)
+        pthread_cond_broadcast(&e->waiters_wake); /* one of them takes over */
+}
+
+psd_status progress_wait(engine *e, bool (*is_met)(void *), void *arg, psd_time_ns deadline)
+{
+    psd_status status = PSD_OK;
+    bool drives = false;
+    spin s = {0};
+    e->waiters++;
+    if (e->progress == PROGRESS_DRIVING && e->driver_is_asleep)
+        host_net_wake(e->net);
+    while (!is_met(arg)) {
+        if (s.since != 0 || !drives || deadline != PSD_NEVER) {
+            if (psd_now_ns() >= deadline) {
+                status = PSD_ERR_TIMEOUT;
+                break;
+            }
+        }
+        if (!e->has_driver) {
+            e->has_driver = true;
+            drives = true;
+        }
+        if (drives) {
+            drive(e, &s, deadline);
+        } else {
+            e->sleepers++;
+            sleep_until_woken(e, &e->waiters_wake, deadline);
+            e->sleepers--;
+        }
+    }
+    e->waiters--;
+    if (drives)
+        stop_driving(e);
+    progress_leave(e);
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------------------ the thread */
+
+static bool has_work(const engine *e)
+{
+    if (!list_empty(&e->active))
+        return true;
+    for (const list *node = e->peers.next; node != &e->peers; node = node->next) {
+        const peer *p = LIST_ENTRY(node, peer, node);
+        if (!p->is_broken && !list_empty(&p->out) && host_link_get_state(p->link) == HOST_LINK_READY)
+            return true;
+    }
+    return false;
+}
+
+static void drive_alone(engine *e)
+{
+    spin s = {0};
+    e->has_driver = true;
+    e->progress = PROGRESS_DRIVING;
+    while (!e->stop && e->waiters == 0 && has_work(e))
+        drive(e, &s, PSD_NEVER);
+    stop_driving(e);
+}
+
+/* Connections, lost peers and TCP data are handled; peers that write to a ring are not asked to wake anybody. */
+static void listen_in_net(engine *e)
+{
+    e->progress = PROGRESS_LISTENING;
+    (void)engine_poll(e, true);
+    psd_time_ns now = psd_now_ns();
+    engine_timers(e, now);
+    psd_time_ns until = earliest(host_net_deadline(e->net), e->next_timer);
+    if (e->stop || !list_empty(&e->active))
+        return;
+    struct pollfd fds[2] = {{.fd = host_net_fd(e->net), .events = POLLIN}, {.fd = e->listen_fd, .events = POLLIN}};
+    psd_time_ns left = until == PSD_NEVER ? 0 : until > now ? until - now : 0;
+    struct timespec timeout = {.tv_sec = left / PSD_NS_PER_S, .tv_nsec = left % PSD_NS_PER_S};
+    engine_unlock(e);
+    (void)ppoll(fds, 2, until == PSD_NEVER ? NULL : &timeout, NULL);
+    uint64_t count;
+    if (fds[1].revents != 0 && read(e->listen_fd, &count, sizeof(count)) < 0)
+        count = 0; /* somebody was faster: the same to us */
+    engine_lock(e);
+    (void)engine_poll(e, true);
+}
+
+static void *progress_main(void *arg)
+{
+    engine *e = arg;
+    uint32_t idle_ticks = IDLE_TICKS;
+    engine_lock(e);
+    uint32_t seen = e->calls;
+    while (!e->stop) {
+        bool was_called = e->calls != seen;
+        seen = e->calls;
+        idle_ticks = was_called ? 0 : idle_ticks + 1;
+        if (e->waiters == 0 && has_work(e)) {
+            if (was_called)
+                (void)engine_poll(e, false);
+            else
+                drive_alone(e);
+        }
+        if (e->stop)
+            break;
+        if (idle_ticks < IDLE_TICKS) {
+            e->progress = PROGRESS_TICKING;
+            sleep_until_woken(e, &e->progress_wake, psd_now_ns() + TICK_NS);
+        } else if (e->waiters == 0 && !list_empty(&e->groups)) {
+            idle_ticks = IDLE_TICKS;
+            listen_in_net(e);
+        } else {
+            idle_ticks = IDLE_TICKS;
+            e->progress = PROGRESS_PARKED;
+            sleep_until_woken(e, &e->progress_wake, PSD_NEVER);
+        }
+    }
+    engine_unlock(e);
+    return NULL;
+}
+
+/* Signals are the program's: the thread takes none. */
+static int create_thread(engine *e)
+{
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&e->progress_thread, NULL, progress_main, e);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+psd_status progress_start(engine *e)
+{
+    pthread_condattr_t attributes;
+    psd_status status = PSD_ERR_NOMEM;
+    if (pthread_condattr_init(&attributes) != 0)
+        goto out;
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    if (pthread_cond_init(&e->waiters_wake, &attributes) != 0)
+        goto out_attributes;
+    if (pthread_cond_init(&e->progress_wake, &attributes) != 0)
+        goto out_waiters;
+    e->listen_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (e->listen_fd < 0)
+        goto out_progress;
+    if (create_thread(e) != 0)
+        goto out_listen;
+    pthread_condattr_destroy(&attributes);
+    return PSD_OK;
+out_listen:
+    close(e->listen_fd);
+out_progress:
+    pthread_cond_destroy(&e->progress_wake);
+out_waiters:
+    pthread_cond_destroy(&e->waiters_wake);
+out_attributes:
+    pthread_condattr_destroy(&attributes);
+out:
+    return status;
+}
+
+void progress_stop(engine *e)
+{
+    engine_lock(e);
+    e->stop = true;
+    pthread_cond_signal(&e->progress_wake);
+    host_net_wake(e->net);
+    stop_listening(e);
+    engine_unlock(e);
+    pthread_join(e->progress_thread, NULL);
+    close(e->listen_fd);
+    pthread_cond_destroy(&e->progress_wake);
+    pthread_cond_destroy(&e->waiters_wake);
+}

@@ -1,0 +1,212 @@
+/* How one message moves: eager, streamed after a rendezvous, or read by the receiver. */
+#include "worker/backend/host/engine.h"
+
+#include <string.h>
+
+#define COPIES_AT_ONCE 4
+
+/* ------------------------------------------------------------------------------------------------ sending */
+
+void transfer_send(engine *e, xfer *s, frame *f, uint64_t eager_limit)
+{
+    peer *p = s->peer;
+    uint64_t cost = s->bytes + sizeof(frame);
+    s->state = XFER_QUEUED;
+    f->bytes = s->bytes;
+    if (s->bytes <= eager_limit && cost <= p->credit) {
+        p->credit -= cost;
+        f->type = FRAME_EAGER;
+        f->payload = (uint32_t)s->bytes;
+        if (peer_send(p, f, s->data, s))
+            xfer_complete(e, s);
+        return;
+    }
+    f->type = FRAME_RTS;
+    f->payload = 0;
+    f->id = xfer_id(s);
+    s->may_be_read = s->channel == FRAME_P2P && s->bytes > 0 && host_link_is_shm(p->link);
+    f->word = s->may_be_read ? (uint64_t)(uintptr_t)s->data : 0;
+    if (peer_send(p, f, NULL, s))
+        s->state = XFER_OFFERED;
+}
+
+void transfer_sent(engine *e, xfer *s, frame_type type)
+{
+    s->out = NULL;
+    if (type == FRAME_EAGER)
+        xfer_complete(e, s);
+    else if (type == FRAME_RTS)
+        s->state = XFER_OFFERED;
+    else if (s->done == s->bytes)
+        xfer_complete(e, s);
+}
+
+/* Late or forged ids are ignored: a cancelled send looks the same. */
+static xfer *find_offered(peer *p, uint64_t id)
+{
+    xfer *s = xfer_find(p->engine, id);
+    bool is_offered = s != NULL && s->is_send && s->peer == p;
+    return is_offered && (s->state == XFER_OFFERED || s->state == XFER_DRAINING) ? s : NULL;
+}
+
+static void finish_draining(engine *e, xfer *s)
+{
+    psd_request *r = s->request;
+    xfer_release(e, s);
+    if (list_empty(&r->xfers) && r->is_failed)
+        request_finish(r, r->group->status);
+}
+
+void transfer_on_cts(peer *p, const frame *f)
+{
+    xfer *s = find_offered(p, f->id);
+    if (s == NULL)
+        return;
+    if (s->state == XFER_DRAINING) {
+        finish_draining(p->engine, s);
+        return;
+    }
+    s->remote = f->word;
+    s->done = 0;
+    s->may_be_read = false;
+    s->state = XFER_STREAMING;
+    list_append(&p->streams, &s->node);
+}
+
+void transfer_on_fin(peer *p, const frame *f)
+{
+    xfer *s = find_offered(p, f->id);
+    if (s == NULL)
+        return;
+    if (s->state == XFER_DRAINING) {
+        finish_draining(p->engine, s);
+        return;
+    }
+    p->engine->bytes_sent += s->bytes;
+    xfer_complete(p->engine, s);
+}
+
+void transfer_drained(engine *e, hgroup *g, peer *p)
+{
+    for (uint32_t i = 0; i < e->xfer_count; i++) {
+        xfer *x = e->xfers[i];
+        if (x->state != XFER_DRAINING || (g != NULL && x->request->group != g) || (p != NULL && x->peer != p))
+            continue;
+        finish_draining(e, x);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------ receiving */
+
+static void send_cts(xfer *r)
+{
+    frame f = peer_frame(r->request->group, FRAME_CTS);
+    f.id = r->remote;
+    f.word = xfer_id(r);
+    r->done = 0;
+    r->state = XFER_ARRIVING;
+    peer_send_control(r->peer, &f, NULL);
+}
+
+/* All of a receive's data has been read from the sender's memory. */
+static void finish_read(engine *e, xfer *r)
+{
+    frame f = peer_frame(r->request->group, FRAME_FIN);
+    f.id = r->remote;
+    peer_send_control(r->peer, &f, NULL);
+    e->bytes_received += r->bytes;
+    xfer_complete(e, r);
+}
+
+void transfer_accept(engine *e, xfer *r, peer *p, const frame *rts)
+{
+    r->peer = p;
+    r->remote = rts->id;
+    r->remote_data = rts->word;
+    if (r->bytes == 0) {
+        finish_read(e, r);
+    } else if (rts->word != 0 && host_link_single_copy(p->link)) {
+        r->state = XFER_COPYING;
+        list_append(&e->copies, &r->node);
+    } else {
+        send_cts(r);
+    }
+}
+
+void transfer_accept_self(engine *e, xfer *r, xfer *s)
+{
+    r->self = s;
+    r->state = XFER_COPYING;
+    list_append(&e->copies, &r->node);
+}
+
+void transfer_on_data(peer *p, const frame *f)
+{
+    xfer *r = xfer_find(p->engine, f->id);
+    p->in.receive = NULL;
+    p->in.to = NULL;
+    if (r == NULL || r->is_send || r->peer != p || r->state != XFER_ARRIVING)
+        return; /* cancelled meanwhile */
+    if (f->word != r->done || f->payload > r->bytes - r->done) {
+        peer_break(p, PSD_ERR_LINK, "garbage on the link: data outside of its message");
+        return;
+    }
+    p->in.receive = r;
+    p->in.to = r->data + r->done;
+}
+
+void transfer_data_arrived(peer *p)
+{
+    xfer *r = p->in.receive;
+    p->in.receive = NULL;
+    if (r == NULL)
+        return;
+    r->done += p->in.header.payload;
+    if (r->done == r->bytes)
+        xfer_complete(p->engine, r);
+}
+
+/* Copies one slice; false if the sender's memory cannot be read after all. */
+static bool copy_slice(xfer *r)
+{
+    size_t bytes = r->bytes - r->done < ENGINE_COPY_SLICE ? (size_t)(r->bytes - r->done) : ENGINE_COPY_SLICE;
+    if (r->self != NULL) {
+        if (bytes > 0)
+            memmove(r->data + r->done, r->self->data + r->done, bytes);
+    } else if (host_link_read_remote(r->peer->link, r->remote_data + r->done, r->data + r->done, bytes) != PSD_OK) {
+        return false;
+    }
+    r->done += bytes;
+    return true;
+}
+
+static void copy_done(engine *e, xfer *r)
+{
+    if (r->self == NULL) {
+        finish_read(e, r);
+        return;
+    }
+    xfer *s = r->self;
+    r->self = NULL;
+    xfer_complete(e, s);
+    xfer_complete(e, r);
+}
+
+bool transfer_copy(engine *e)
+{
+    bool did = false;
+    for (int i = 0; i < COPIES_AT_ONCE; i++) {
+        list *node = list_take(&e->copies);
+        if (node == NULL)
+            break;
+        xfer *r = LIST_ENTRY(node, xfer, node);
+        did = true;
+        if (!copy_slice(r))
+            send_cts(r); /* streams it instead, from the start */
+        else if (r->done == r->bytes)
+            copy_done(e, r);
+        else
+            list_append(&e->copies, &r->node);
+    }
+    return did;
+}
