@@ -188,10 +188,14 @@ static host_link *link_for(host_net *net, uint64_t incarnation)
 
 static void on_confirm(host_net *net, pending *p)
 {
-    host_link *link = link_for(net, p->incarnation);
     int fd = p->channel.fd;
-    if (!link || p->channel.fd_count > 0) {
-        end(net, p);
+    if (p->channel.fd_count > 0) {
+        drop_stranger(net, p, "its handshake is out of order");
+        return;
+    }
+    host_link *link = link_for(net, p->incarnation);
+    if (!link) {
+        end(net, p); /* out of memory */
         return;
     }
     p->channel.fd = -1;

@@ -315,7 +315,9 @@ static void on_refuse(host_link *link, const handshake_frame *frame, psd_time_ns
     dial *d = link->dial;
     note(link, "refused: %s", frame->text);
     if (frame->reason == HANDSHAKE_OTHER_VERSION)
-        link_break(link, PSD_ERR_UNREACHABLE, "the peer speaks protocol version %u of data links, we speak %d: build both from one source",
+        link_break(
+            link, PSD_ERR_UNREACHABLE,
+            "the peer speaks protocol version %u of data links, we speak %d: build both from one source",
             frame->version, HANDSHAKE_VERSION);
     else if (d->is_unix)
         unix_over(link, now);

@@ -168,7 +168,8 @@ void link_up_tcp(host_link *link, int fd)
 
 static void break_shm(host_link *link, psd_status status, const char *what)
 {
-    link_break(link, status, "the shared-memory link to process %d broke: %s", (int)link->shm.memory.pid, what);
+    link_break(link, status, "the shared-memory link to process %d broke: %s", (int)link->shm.memory.pid,
+               what);
 }
 
 /* A reset is what the kernel sends for a process that ended with something unread. */
@@ -192,7 +193,8 @@ static void settle(host_link *link)
         if (link->shm.rx.corrupt || link->shm.tx.corrupt)
             break_shm(link, PSD_ERR_LINK, "the peer wrote an impossible index into its ring");
         else if (link->shm.ended && !ring_readable(&link->shm.rx))
-            break_shm(link, PSD_ERR_PEER_FAILED, "the peer's process has ended, or it has closed the context");
+            break_shm(link, PSD_ERR_PEER_FAILED,
+                      "the peer's process has ended, or it has closed the context");
     } else if (tcp_stream_drained(&link->tcp)) {
         break_tcp(link);
     }

@@ -21,7 +21,7 @@
 #define NET_HANDSHAKE_NS (5 * PSD_NS_PER_S)  /* of an accepted socket */
 #define NET_PENDING_MAX  128                 /* accepted sockets in a handshake */
 #define NET_PENDING_EVICT_NS                                                                                 \
-    (PSD_NS_PER_S / 4) /* when all are taken, who said nothing for so long makes place */
+    (PSD_NS_PER_S / 10) /* when all are taken, who said nothing for so long makes place */
 #define NET_TEXT 768
 
 /* What an epoll event belongs to. */
@@ -181,7 +181,8 @@ host_link *link_new(host_net *net, const host_address *peer);
 host_link *link_find(host_net *net,
                      uint64_t incarnation); /* not the broken ones: another takes their place */
 void link_free(host_link *link);
-void link_break(host_link *link, psd_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void link_break(host_link *link, psd_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 /* Takes the streams over; on failure the link breaks and they are closed. */
 void link_up_shm(host_link *link, shm_stream *shm);
 void link_up_tcp(host_link *link, int fd);
