@@ -69,7 +69,7 @@ static void compile(psd_daemon *daemon, const psd_effect *effect)
 static void note(psd_daemon *daemon, const psd_effect *effect)
 {
     psd_log_level level = effect->level == PSD_NOTE_WARN ? PSD_LOG_WARN : PSD_LOG_INFO;
-    if (effect->job[0] == '\0')
+    if (effect->job[0] == '\0' || strncmp(effect->text, "job ", 4) == 0)
         psd_log("psd", level, "%s", effect->text);
     else
         psd_log("psd", level, "job %s: %s", effect->job, effect->text);

@@ -25,7 +25,8 @@ struct psctl_client {
     uint32_t limit;
     char host[256];
     uint16_t port;
-    char endpoint[320];
+    const char *given;  /* the address as the user wrote it */
+    char endpoint[320]; /* with a numeric host */
     psd_wire_buffer frame;
 };
 
@@ -59,25 +60,11 @@ static bool open_sockets(psctl_client *c, char *why, size_t why_bytes)
 
 static void say_unreachable(const psctl_client *c, const char *reason, char *why, size_t why_bytes)
 {
-    snprintf(why, why_bytes,
-             "psd is not reachable at %s: %s; start it with `psd --listen %s`, or name another address with "
-             "--coordinator or PSD_COORDINATOR",
-             c->endpoint, reason, c->endpoint);
-}
-
-/* A name may have several addresses, of which ZeroMQ takes the first: find the one that answers. */
-static psctl_exit resolve(psctl_client *c, char *why, size_t why_bytes)
-{
-    char reason[256] = "";
-    if (psctl_reach_is_numeric(c->host))
-        return PSCTL_FINE;
-    char endpoint[sizeof c->endpoint];
-    if (!psctl_reach(c->host, c->port, c->timeout_ms, endpoint, sizeof endpoint, reason, sizeof reason)) {
-        say_unreachable(c, reason, why, why_bytes);
-        return PSCTL_UNREACHABLE;
-    }
-    snprintf(c->endpoint, sizeof c->endpoint, "%s", endpoint);
-    return PSCTL_FINE;
+    snprintf(
+        why, why_bytes,
+        "psd is not reachable at %s: %s; start it with `psd --listen ADDRESS`, or name another address with "
+        "--coordinator or PSD_COORDINATOR",
+        c->given, reason);
 }
 
 psctl_exit psctl_client_open(const psctl_options *options, psctl_client **out, char *why, size_t why_bytes)
@@ -90,15 +77,18 @@ psctl_exit psctl_client_open(const psctl_options *options, psctl_client **out, c
     psctl_exit code = PSCTL_USAGE;
     c->timeout_ms = options->timeout_ms;
     c->limit = options->limit;
-    snprintf(c->endpoint, sizeof c->endpoint, "%s", options->coordinator);
+    c->given = options->coordinator;
     if (!psd_parse_endpoint(options->coordinator, c->host, sizeof c->host, &c->port) || c->port == 0) {
         snprintf(why, why_bytes, "PSD_COORDINATOR=%s is not an address: write tcp://host:port",
                  options->coordinator);
         goto close_client;
     }
-    code = resolve(c, why, why_bytes);
-    if (code != PSCTL_FINE)
+    char reason[256];
+    code = PSCTL_UNREACHABLE;
+    if (!psctl_resolve(c->host, c->port, c->endpoint, sizeof c->endpoint, reason, sizeof reason)) {
+        say_unreachable(c, reason, why, why_bytes);
         goto close_client;
+    }
     code = PSCTL_FAILED;
     if (!open_sockets(c, why, why_bytes))
         goto close_client;
@@ -156,20 +146,34 @@ static link_news read_monitor(psctl_client *c)
     }
 }
 
+/* The connection was refused: asks with plain sockets for the reason, and whether another address of the name
+ * answers. Then the question is sent there, since ZeroMQ drops what it held for the old address. */
+static bool try_elsewhere(psctl_client *c, char *reason, size_t reason_bytes)
+{
+    char endpoint[sizeof c->endpoint];
+    if (!psctl_reach(c->host, c->port, c->timeout_ms, endpoint, sizeof endpoint, reason, reason_bytes))
+        return false;
+    if (strcmp(endpoint, c->endpoint) == 0)
+        return true; /* psd has just started; ZeroMQ tries again by itself */
+    (void)zmq_disconnect(c->socket, c->endpoint);
+    snprintf(c->endpoint, sizeof c->endpoint, "%s", endpoint);
+    if (zmq_connect(c->socket, c->endpoint) == 0 &&
+        zmq_send(c->socket, c->frame.data, c->frame.bytes, ZMQ_DONTWAIT) >= 0)
+        return true;
+    snprintf(reason, reason_bytes, "%s", zmq_strerror(errno));
+    return false;
+}
+
 /* The news of the connection: PSCTL_FINE to go on waiting. */
 static psctl_exit follow_link(psctl_client *c, char *why, size_t why_bytes)
 {
     char reason[256] = "the connection closed";
-    char endpoint[sizeof c->endpoint];
     switch (read_monitor(c)) {
     case LINK_UP:
         c->connected = true;
         return PSCTL_FINE;
     case LINK_FAILED:
-        /* Asked again with a plain socket for the reason. If that one is accepted psd has just started: go
-         * on. */
-        if (!c->connected &&
-            psctl_reach(c->host, c->port, c->timeout_ms, endpoint, sizeof endpoint, reason, sizeof reason))
+        if (!c->connected && try_elsewhere(c, reason, sizeof reason))
             return PSCTL_FINE;
         break;
     case LINK_FOREIGN:

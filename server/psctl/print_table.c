@@ -42,10 +42,10 @@ static bool is_right(psd_cell_type type)
 /* Colour of a state, NULL for none. */
 static const char *state_colour(const psd_column *column, const char *text)
 {
-    static const char *const good[] = {"ready", "running", "ok", "done", "live", "open", NULL};
-    static const char *const wait[] = {"waiting", "joining",  "opening", "compiling",
-                                       "leaving", "stopping", "warn",    NULL};
-    static const char *const bad[] = {"lost", "failed", "broken", "aborted", "fail", "error", NULL};
+    static const char *const good[] = {"running", "active", "ready", NULL};
+    static const char *const wait[] = {"forming",  "waiting",      "opening", "compiling",
+                                       "stopping", "disconnected", "warn",    NULL};
+    static const char *const bad[] = {"failed", "lost", "broken", "aborted", NULL};
     static const struct {
         const char *const *words;
         const char *colour;

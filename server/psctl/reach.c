@@ -11,10 +11,41 @@
 
 #include "common/clock.h"
 
-bool psctl_reach_is_numeric(const char *host)
+/* The addresses of a name, to be freed with freeaddrinfo; NULL after writing why not. */
+static struct addrinfo *look_up(const char *host, uint16_t port, char *why, size_t why_bytes)
 {
-    unsigned char address[sizeof(struct in6_addr)];
-    return inet_pton(AF_INET, host, address) == 1 || inet_pton(AF_INET6, host, address) == 1;
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+    struct addrinfo *list = NULL;
+    char service[8];
+    snprintf(service, sizeof service, "%u", port);
+    int failed = getaddrinfo(host, service, &hints, &list);
+    if (failed == 0)
+        return list;
+    snprintf(why, why_bytes, "the name %s is not known: %s", host, gai_strerror(failed));
+    return NULL;
+}
+
+/* As a ZeroMQ endpoint with a numeric host. */
+static void write_endpoint(const struct addrinfo *address, uint16_t port, char *out, size_t out_bytes)
+{
+    char number[INET6_ADDRSTRLEN + 16] = "?";
+    bool v6 = address->ai_family == AF_INET6;
+    (void)getnameinfo(address->ai_addr, address->ai_addrlen, number, sizeof number, NULL, 0, NI_NUMERICHOST);
+    snprintf(out, out_bytes, "tcp://%s%s%s:%u", v6 ? "[" : "", number, v6 ? "]" : "", port);
+}
+
+bool psctl_resolve(const char *host, uint16_t port, char *endpoint, size_t endpoint_bytes, char *why,
+                   size_t why_bytes)
+{
+    struct addrinfo *list = look_up(host, port, why, why_bytes);
+    if (list == NULL)
+        return false;
+    const struct addrinfo *chosen = list;
+    while (chosen != NULL && chosen->ai_family != AF_INET)
+        chosen = chosen->ai_next;
+    write_endpoint(chosen != NULL ? chosen : list, port, endpoint, endpoint_bytes);
+    freeaddrinfo(list);
+    return true;
 }
 
 /* Waits for a connect in progress; the errno of its end. */
@@ -52,29 +83,20 @@ static int try_connect(const struct addrinfo *address, psd_time_ns deadline)
 bool psctl_reach(const char *host, uint16_t port, int64_t timeout_ms, char *endpoint, size_t endpoint_bytes,
                  char *why, size_t why_bytes)
 {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
-    struct addrinfo *list = NULL;
     psd_time_ns deadline = psd_deadline_ns(psd_now_ns(), timeout_ms);
-    char service[8];
-    snprintf(service, sizeof service, "%u", port);
-    int failed = getaddrinfo(host, service, &hints, &list);
-    if (failed != 0) {
-        snprintf(why, why_bytes, "the name %s is not known: %s", host, gai_strerror(failed));
-        return false;
-    }
     bool reached = false;
+    struct addrinfo *list = look_up(host, port, why, why_bytes);
     for (const struct addrinfo *at = list; at != NULL && !reached; at = at->ai_next) {
-        char number[INET6_ADDRSTRLEN + 16];
-        if (getnameinfo(at->ai_addr, at->ai_addrlen, number, sizeof number, NULL, 0, NI_NUMERICHOST) != 0)
-            continue;
-        bool v6 = at->ai_family == AF_INET6;
+        char tried[96];
+        write_endpoint(at, port, tried, sizeof tried);
         int error = try_connect(at, deadline);
         reached = error == 0;
         if (reached)
-            snprintf(endpoint, endpoint_bytes, "tcp://%s%s%s:%u", v6 ? "[" : "", number, v6 ? "]" : "", port);
+            snprintf(endpoint, endpoint_bytes, "%s", tried);
         else
-            snprintf(why, why_bytes, "%s port %u: %s", number, port, strerror(error));
+            snprintf(why, why_bytes, "%s: %s", tried, strerror(error));
     }
-    freeaddrinfo(list);
+    if (list != NULL)
+        freeaddrinfo(list);
     return reached;
 }

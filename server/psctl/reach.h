@@ -13,7 +13,9 @@
 bool psctl_reach(const char *host, uint16_t port, int64_t timeout_ms, char *endpoint, size_t endpoint_bytes,
                  char *why, size_t why_bytes);
 
-/* True for 127.0.0.1 or ::1, which have one address and need no trial. */
-bool psctl_reach_is_numeric(const char *host);
+/* Only resolves: the first address, an IPv4 one if there is one since that is where psd listens unless told
+ * otherwise. No connection is made. False: `why` says that the name is not known. */
+bool psctl_resolve(const char *host, uint16_t port, char *endpoint, size_t endpoint_bytes, char *why,
+                   size_t why_bytes);
 
 #endif

@@ -189,9 +189,9 @@ PSD_TEST(daemon, another_protocol_version_is_refused)
     start(NULL);
     cr_assert(test_client_open(&client, endpoint));
     cr_assert_eq(psd_wire_encode(&hello, &client.buffer), PSD_OK);
-    /* The version is the envelope's first field: tag, then the number. */
-    cr_assert_eq(client.buffer.data[0], 0x08);
-    client.buffer.data[1] = 99;
+    /* The version is the top byte of the envelope's first field, a fixed32. */
+    cr_assert_eq(client.buffer.data[0], 0x0d);
+    client.buffer.data[4] = 99;
     cr_assert(test_client_send_bytes(&client, client.buffer.data, client.buffer.bytes, false));
     psd_msg_box *refuse = test_client_receive(&client, PSD_MSG_REFUSE, 5000);
     cr_assert(refuse != NULL);
