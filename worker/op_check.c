@@ -89,10 +89,13 @@ psd_status op_check_same_dtype(const op_call *call, const psd_tensor *in, const 
 
 psd_status op_check_count(const op_call *call, const char *param, int64_t have, int64_t times, int64_t c)
 {
-    if (c > INT64_MAX / times || have != times * c)
-        return op_error(call, PSD_ERR_INVAL, "%s has %lld elements, it needs %lld x %lld", param,
-                        (long long)have, (long long)times, (long long)c);
-    return PSD_OK;
+    if (c <= INT64_MAX / times && have == times * c)
+        return PSD_OK;
+    if (times == 1)
+        return op_error(call, PSD_ERR_INVAL, "%s has %lld elements, the other tensor has %lld", param,
+                        (long long)have, (long long)c);
+    return op_error(call, PSD_ERR_INVAL, "%s has %lld elements, it needs %lld for each of %lld ranks", param,
+                    (long long)have, (long long)c, (long long)times);
 }
 
 static uintptr_t start_of(const psd_tensor *t)

@@ -157,6 +157,21 @@ static psd_status wait_until(op_call *call, psd_request *request, uint64_t recor
     return ctx->ops->test(request, result);
 }
 
+/* The backend should have ended the operation itself; psd and the other members are told all the same. */
+static void fail_group(op_call *call, const char *what)
+{
+    psd_msg msg = {.type = PSD_MSG_GROUP_FAIL};
+    msg.u.abort.group = call->group->id;
+    msg.u.abort.epoch = call->group->epoch;
+    msg.u.abort.status = PSD_ERR_DEADLINE;
+    msg.u.abort.culprit = -1;
+    snprintf(msg.u.abort.text, sizeof msg.u.abort.text, "group %u: rank %d's %s %s", call->group->id,
+             call->group->rank, psd_op_name(call->op.kind), what);
+    psd_ctx_note_error(call->ctx, PSD_ERR_DEADLINE);
+    call->ctx->ops->group_abort(call->group->backend, PSD_ERR_DEADLINE, msg.u.abort.text);
+    psd_agent_tell(call->ctx->agent, &msg);
+}
+
 /* A blocking call does not return while the backend may touch the caller's memory. */
 static psd_status run_to_end(op_call *call, psd_request *request, uint64_t record)
 {
@@ -168,8 +183,7 @@ static psd_status run_to_end(op_call *call, psd_request *request, uint64_t recor
     if (status == PSD_INPROGRESS)
         status = wait_until(call, request, record, deadline, &result);
     if (status == PSD_INPROGRESS) {
-        ctx->ops->group_abort(call->group->backend, PSD_ERR_DEADLINE,
-                              "an operation did not end by its deadline");
+        fail_group(call, "did not end by its deadline");
         status = wait_until(call, request, record, psd_deadline_ns(psd_now_ns(), ABORT_WAIT_MS), &result);
     }
     if (status == PSD_INPROGRESS)
