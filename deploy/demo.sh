@@ -16,6 +16,7 @@ servers=2
 trainers=4
 
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/psd-demo.XXXXXX")
+export PSD_RUN_DIR=$tmp # a rank that is killed leaves its record there, to be read; here it goes with the rest
 psd_pid=
 run_pid=
 
