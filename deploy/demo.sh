@@ -65,7 +65,8 @@ show_psctl() { # when
 
 start_psd() {
     mkfifo "$tmp/ready"
-    "$bin/psd" --listen tcp://127.0.0.1:0 --ready-fd 3 3>"$tmp/ready" >"$tmp/psd.log" 2>&1 &
+    # In a session of its own: Ctrl-C is for psrun and this script, and psd ends last.
+    setsid "$bin/psd" --listen tcp://127.0.0.1:0 --ready-fd 3 3>"$tmp/ready" >"$tmp/psd.log" 2>&1 &
     psd_pid=$!
     read -r -t 20 endpoint <"$tmp/ready" || fail "psd did not start"
     echo "psd listens at $endpoint"
