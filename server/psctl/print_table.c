@@ -42,10 +42,11 @@ static bool is_right(psd_cell_type type)
 /* Colour of a state, NULL for none. */
 static const char *state_colour(const psd_column *column, const char *text)
 {
-    static const char *const good[] = {"running", "active", "ready", NULL};
-    static const char *const wait[] = {"forming",  "waiting",      "opening", "compiling",
+    static const char *const good[] = {"running", "active", "live", NULL};
+    static const char *const wait[] = {"forming",  "waiting",      "asking",  "opening",
+                                       "agreeing", "compiling",    "loading", "assigning",
                                        "stopping", "disconnected", "warn",    NULL};
-    static const char *const bad[] = {"failed", "lost", "broken", "aborted", NULL};
+    static const char *const bad[] = {"failed", "lost", "broken", NULL};
     static const struct {
         const char *const *words;
         const char *colour;

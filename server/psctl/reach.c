@@ -80,6 +80,15 @@ static int try_connect(const struct addrinfo *address, psd_time_ns deadline)
     return error;
 }
 
+/* The address is told only where it is not the one that the user wrote. */
+static void say_errno(int error, const char *host, const char *tried, char *why, size_t why_bytes)
+{
+    if (strstr(tried, host) != NULL)
+        snprintf(why, why_bytes, "%s", strerror(error));
+    else
+        snprintf(why, why_bytes, "%s (%s)", strerror(error), tried);
+}
+
 bool psctl_reach(const char *host, uint16_t port, int64_t timeout_ms, char *endpoint, size_t endpoint_bytes,
                  char *why, size_t why_bytes)
 {
@@ -94,7 +103,7 @@ bool psctl_reach(const char *host, uint16_t port, int64_t timeout_ms, char *endp
         if (reached)
             snprintf(endpoint, endpoint_bytes, "%s", tried);
         else
-            snprintf(why, why_bytes, "%s: %s", tried, strerror(error));
+            say_errno(error, host, tried, why, why_bytes);
     }
     if (list != NULL)
         freeaddrinfo(list);
