@@ -15,8 +15,7 @@ data=$(dirname "$0")/../worker/examples/data/digits.csv
 servers=2
 trainers=4
 
-tmp=$(mktemp -d "${TMPDIR:-/tmp}/psd-demo.XXXXXX")
-export PSD_RUN_DIR=$tmp # a rank that is killed leaves its record there, to be read; here it goes with the rest
+tmp=
 psd_pid=
 run_pid=
 
@@ -24,10 +23,10 @@ cleanup() {
     trap '' INT TERM HUP
     # psrun ends its ranks before it ends itself.
     for pid in $run_pid $psd_pid; do
-        kill -TERM "$pid" 2>"$tmp/kill" || continue
+        kill -TERM "$pid" 2>/dev/null || continue
         wait "$pid" || true
     done
-    rm -rf "$tmp"
+    if [ -n "$tmp" ]; then rm -rf "$tmp"; fi
 }
 trap cleanup EXIT
 trap 'exit 130' INT
@@ -107,6 +106,8 @@ largest_difference() {
 
 accuracy=
 SECONDS=0
+tmp=$(mktemp -d "${TMPDIR:-/tmp}/psd-demo.XXXXXX")
+export PSD_RUN_DIR=$tmp # a rank that is killed leaves its record there, to be read; here it goes with the rest
 start_psd
 echo "training with $servers servers and $trainers trainers on the host backend"
 train
