@@ -18,8 +18,10 @@ static uint64_t entropy(void)
 
 static void give_up_journal(psd_daemon *daemon)
 {
-    psd_log("psd", PSD_LOG_ERROR, "the journal in %s cannot be written: %s; psd goes on without it, and a restart of psd "
-            "will forget the jobs that run now", daemon->options.state, psd_journal_error(daemon->journal));
+    psd_log("psd", PSD_LOG_ERROR,
+            "the journal in %s cannot be written: %s; psd goes on without it, and a restart of psd "
+            "will forget the jobs that run now",
+            daemon->options.state, psd_journal_error(daemon->journal));
     psd_journal_abandon(&daemon->journal);
 }
 
@@ -113,7 +115,8 @@ static void step_one(psd_daemon *daemon, psd_journal_row *row)
         psd_effects_clear(&daemon->effects);
         return;
     }
-    if (daemon->effects.journal && daemon->journal != NULL && psd_journal_event(daemon->journal, row) != PSD_OK)
+    if (daemon->effects.journal && daemon->journal != NULL &&
+        psd_journal_event(daemon->journal, row) != PSD_OK)
         give_up_journal(daemon);
     for (size_t i = 0; i < daemon->effects.count; i++)
         apply(daemon, daemon->effects.items[i]);
@@ -141,8 +144,8 @@ void psd_daemon_tell(psd_daemon *daemon, psd_peer peer, const psd_msg *msg)
         psd_outbox_address(&daemon->outbox, peer);
 }
 
-/* A connection that is closed, or that does not read what it is sent, is gone for the core. If it does live it will
- * speak again, and then be asked who it is. */
+/* A connection that is closed, or that does not read what it is sent, is gone for the core. If it does live
+ * it will speak again, and then be asked who it is. */
 static void lose(psd_daemon *daemon, const psd_letter *letter, bool full)
 {
     psd_peers *peers = psd_io_peers(daemon->io);
@@ -150,7 +153,8 @@ static void lose(psd_daemon *daemon, const psd_letter *letter, bool full)
     if (entry == NULL)
         return; /* known already */
     if (full)
-        psd_log("psd", PSD_LOG_WARN, "the connection from %s does not read what psd sends: taken for gone", entry->address);
+        psd_log("psd", PSD_LOG_WARN, "the connection from %s does not read what psd sends: taken for gone",
+                entry->address);
     psd_peers_remove(peers, letter->peer);
     psd_event gone = {.type = PSD_EVENT_GONE, .peer = letter->peer};
     push_pending(daemon, &gone);
@@ -161,7 +165,8 @@ static void flush(psd_daemon *daemon)
     psd_outbox *outbox = &daemon->outbox;
     for (size_t i = 0; i < outbox->count; i++) {
         const psd_letter *letter = &outbox->letters[i];
-        psd_status status = psd_io_send(daemon->io, letter->peer, outbox->frames + letter->offset, letter->bytes);
+        psd_status status =
+            psd_io_send(daemon->io, letter->peer, outbox->frames + letter->offset, letter->bytes);
         if (status != PSD_OK)
             lose(daemon, letter, status == PSD_AGAIN);
     }

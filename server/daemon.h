@@ -1,4 +1,5 @@
-/* The daemon's parts, tied together: the pure core, and everything around it that has side effects. One thread. */
+/* The daemon's parts, tied together: the pure core, and everything around it that has side effects. One
+ * thread. */
 #ifndef PSD_SERVER_DAEMON_H
 #define PSD_SERVER_DAEMON_H
 
@@ -17,7 +18,8 @@ typedef struct psd_daemon {
     psd_compiler *compiler;
     psd_outbox outbox;
     psd_effects effects; /* of the step that runs */
-    /* Events to step next, in order: those that the core asked for, and connections found gone while sending. */
+    /* Events to step next, in order: those that the core asked for, and connections found gone while sending.
+     */
     psd_event *pending;
     size_t pending_count;
     size_t pending_capacity;
@@ -31,8 +33,8 @@ typedef struct psd_daemon {
     bool failed; /* cannot go on: ends with exit code 1 */
 } psd_daemon;
 
-/* apply.c: one event through the core, with the journal and the effects; the events that follow from it too. `row`
- * tells what the journal would keep of it; now and entropy are filled in here. */
+/* apply.c: one event through the core, with the journal and the effects; the events that follow from it too.
+ * `row` tells what the journal would keep of it; now and entropy are filled in here. */
 void psd_daemon_step(psd_daemon *daemon, psd_journal_row *row);
 /* Commits the journal, sends the outbox, and steps what came of it, until nothing is left. */
 void psd_daemon_settle(psd_daemon *daemon);
@@ -42,7 +44,8 @@ void psd_daemon_tell(psd_daemon *daemon, psd_peer peer, const psd_msg *msg);
 /* replay.c: recovers the core's state from the journal. On failure `why` is a sentence. */
 psd_status psd_daemon_replay(psd_daemon *daemon, char *why, size_t why_bytes);
 
-/* watch.c: compares psd's memory with its limit; over it, says who is connected and closes the connections. */
+/* watch.c: compares psd's memory with its limit; over it, says who is connected and closes the connections.
+ */
 void psd_daemon_watch_memory(psd_daemon *daemon);
 int64_t psd_memory_default_limit(void);
 

@@ -8,15 +8,16 @@
 
 #include "common/log.h"
 
-#define ROUTING_ID_BYTES   5 /* what ZeroMQ makes for a DEALER without an identity of its own: 0, then a number */
-#define QUEUE_MESSAGES     4096
-#define BACKLOG            4096
-#define HANDSHAKE_MS       5000 /* then a connection that has not spoken ZMTP is closed */
-#define HEARTBEAT_MS       2000
-#define HEARTBEAT_LOST_MS  6000
-#define MONITOR_ADDRESS    "inproc://psd-monitor"
-#define MONITOR_PER_TURN   4096
-#define ENDPOINT_BYTES     256
+#define ROUTING_ID_BYTES                                                                                     \
+    5 /* what ZeroMQ makes for a DEALER without an identity of its own: 0, then a number */
+#define QUEUE_MESSAGES    4096
+#define BACKLOG           4096
+#define HANDSHAKE_MS      5000 /* then a connection that has not spoken ZMTP is closed */
+#define HEARTBEAT_MS      2000
+#define HEARTBEAT_LOST_MS 6000
+#define MONITOR_ADDRESS   "inproc://psd-monitor"
+#define MONITOR_PER_TURN  4096
+#define ENDPOINT_BYTES    256
 
 struct psd_io {
     void *context;
@@ -42,7 +43,8 @@ static bool configure(void *router, const char *endpoint)
     return set_int(router, ZMQ_ROUTER_MANDATORY, 1) && set_int(router, ZMQ_LINGER, 0) &&
            set_int(router, ZMQ_SNDHWM, QUEUE_MESSAGES) && set_int(router, ZMQ_RCVHWM, QUEUE_MESSAGES) &&
            set_int(router, ZMQ_BACKLOG, BACKLOG) && set_int(router, ZMQ_IPV6, v6) &&
-           set_int(router, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS) && set_int(router, ZMQ_HEARTBEAT_IVL, HEARTBEAT_MS) &&
+           set_int(router, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS) &&
+           set_int(router, ZMQ_HEARTBEAT_IVL, HEARTBEAT_MS) &&
            set_int(router, ZMQ_HEARTBEAT_TIMEOUT, HEARTBEAT_LOST_MS) &&
            set_int(router, ZMQ_HEARTBEAT_TTL, HEARTBEAT_LOST_MS) &&
            zmq_setsockopt(router, ZMQ_MAXMSGSIZE, &max_frame, sizeof(max_frame)) == 0;
@@ -50,13 +52,14 @@ static bool configure(void *router, const char *endpoint)
 
 static bool open_monitor(psd_io *io)
 {
-    int events = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL;
+    int events =
+        ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL;
     if (zmq_socket_monitor(io->router, MONITOR_ADDRESS, events) != 0)
         return false;
     io->monitor = zmq_socket(io->context, ZMQ_PAIR);
     /* No limit on this queue: ZeroMQ's own thread would block on a full one. It is emptied each turn. */
-    return io->monitor != NULL && set_int(io->monitor, ZMQ_RCVHWM, 0) && set_int(io->monitor, ZMQ_LINGER, 0) &&
-           zmq_connect(io->monitor, MONITOR_ADDRESS) == 0;
+    return io->monitor != NULL && set_int(io->monitor, ZMQ_RCVHWM, 0) &&
+           set_int(io->monitor, ZMQ_LINGER, 0) && zmq_connect(io->monitor, MONITOR_ADDRESS) == 0;
 }
 
 /* Sockets first, then the context, which waits for them. Keeps errno. */
@@ -215,7 +218,8 @@ static psd_status note_sender(psd_io *io, psd_peer peer, size_t bytes, psd_time_
     psd_peer_entry *entry = psd_peers_find(&io->peers, peer);
     if (entry == NULL) {
         const char *address = zmq_msg_gets(&io->message, "Peer-Address");
-        status = psd_peers_add(&io->peers, peer, connection_fd(&io->message), address == NULL ? "?" : address, now);
+        status = psd_peers_add(&io->peers, peer, connection_fd(&io->message), address == NULL ? "?" : address,
+                               now);
         entry = psd_peers_find(&io->peers, peer);
     }
     if (entry != NULL) {
@@ -303,8 +307,10 @@ void psd_io_monitor(psd_io *io, psd_time_ns now)
         }
         io->stats.handshakes++;
         if (!io->handshake_warned)
-            psd_log("psd", PSD_LOG_WARN, "a connection to %s does not speak the psd protocol (closed; further ones are "
-                    "only counted)", io->endpoint);
+            psd_log("psd", PSD_LOG_WARN,
+                    "a connection to %s does not speak the psd protocol (closed; further ones are "
+                    "only counted)",
+                    io->endpoint);
         io->handshake_warned = true;
     }
     /* Lets ZeroMQ take note of connections that its own thread has ended, so that a probe tells the truth. */

@@ -1,5 +1,5 @@
-/* The control socket: one ZeroMQ ROUTER, its monitor, and the connections behind it. The only place that knows
- * ZeroMQ. One thread. No call blocks but psd_io_wait and psd_io_close, and those have a deadline. */
+/* The control socket: one ZeroMQ ROUTER, its monitor, and the connections behind it. The only place that
+ * knows ZeroMQ. One thread. No call blocks but psd_io_wait and psd_io_close, and those have a deadline. */
 #ifndef PSD_SERVER_IO_ZMQ_H
 #define PSD_SERVER_IO_ZMQ_H
 
@@ -30,7 +30,8 @@ typedef struct psd_io_stats {
 psd_status psd_io_open(const char *endpoint, psd_io **out, int *error);
 /* What is still queued is sent for at most linger_ms. Accepts NULL. */
 void psd_io_close(psd_io *io, int linger_ms);
-/* Closes every connection and with them what they hold of memory, and binds anew. The peers come back by themselves. */
+/* Closes every connection and with them what they hold of memory, and binds anew. The peers come back by
+ * themselves. */
 psd_status psd_io_reopen(psd_io *io, int *error);
 
 const char *psd_io_endpoint(const psd_io *io); /* as bound: a chosen port is in it */

@@ -23,19 +23,22 @@
 static const char schema[] =
     "CREATE TABLE lives (life INTEGER PRIMARY KEY, boot TEXT NOT NULL, ahead_ns INTEGER NOT NULL);"
     "CREATE TABLE inputs (seq INTEGER PRIMARY KEY, life INTEGER NOT NULL, now_ns INTEGER NOT NULL,"
-    " entropy INTEGER NOT NULL, type INTEGER NOT NULL, peer INTEGER NOT NULL, job TEXT NOT NULL, name TEXT NOT NULL,"
+    " entropy INTEGER NOT NULL, type INTEGER NOT NULL, peer INTEGER NOT NULL, job TEXT NOT NULL, name TEXT "
+    "NOT NULL,"
     " incarnation INTEGER NOT NULL, plan INTEGER NOT NULL, status INTEGER NOT NULL, text TEXT NOT NULL,"
     " frame BLOB);"
     "CREATE TABLE notes (seq INTEGER PRIMARY KEY, wall_ns INTEGER NOT NULL, level INTEGER NOT NULL,"
     " job TEXT NOT NULL, rank INTEGER NOT NULL, text TEXT NOT NULL);"
     "PRAGMA user_version = 1;";
 
-static const char insert_event[] =
-    "INSERT INTO inputs (life, now_ns, entropy, type, peer, job, name, incarnation, plan, status, text, frame)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
-static const char insert_note[] = "INSERT INTO notes (wall_ns, level, job, rank, text) VALUES (?, ?, ?, ?, ?)";
+static const char insert_event[] = "INSERT INTO inputs (life, now_ns, entropy, type, peer, job, name, "
+                                   "incarnation, plan, status, text, frame)"
+                                   " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+static const char insert_note[] =
+    "INSERT INTO notes (wall_ns, level, job, rank, text) VALUES (?, ?, ?, ?, ?)";
 static const char select_events[] =
-    "SELECT i.seq, i.now_ns, i.entropy, i.type, i.peer, i.job, i.name, i.incarnation, i.plan, i.status, i.text,"
+    "SELECT i.seq, i.now_ns, i.entropy, i.type, i.peer, i.job, i.name, i.incarnation, i.plan, i.status, "
+    "i.text,"
     " i.frame, l.boot, l.ahead_ns FROM inputs i JOIN lives l ON l.life = i.life ORDER BY i.seq";
 
 struct psd_journal {
@@ -77,8 +80,8 @@ static psd_status failed(psd_journal *journal)
     int system_error = sqlite3_system_errno(journal->db);
     int code = sqlite3_errcode(journal->db) & 0xff;
     bool tell_errno = system_error != 0 && (code == SQLITE_IOERR || code == SQLITE_CANTOPEN);
-    snprintf(journal->error, sizeof(journal->error), "%s%s%s", sqlite3_errmsg(journal->db), tell_errno ? ": " : "",
-             tell_errno ? strerror(system_error) : "");
+    snprintf(journal->error, sizeof(journal->error), "%s%s%s", sqlite3_errmsg(journal->db),
+             tell_errno ? ": " : "", tell_errno ? strerror(system_error) : "");
     if (code == SQLITE_CORRUPT || code == SQLITE_NOTADB)
         return PSD_ERR_FORMAT;
     return code == SQLITE_NOMEM ? PSD_ERR_NOMEM : PSD_ERR_IO;
@@ -120,14 +123,16 @@ static psd_status take_lock(const char *dir, int *out, char *why, size_t why_byt
     snprintf(path, sizeof(path), "%s/psd.lock", dir);
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) {
-        snprintf(why, why_bytes, "the state directory %s cannot be written: %s (open %s)", dir, strerror(errno), path);
+        snprintf(why, why_bytes, "the state directory %s cannot be written: %s (open %s)", dir,
+                 strerror(errno), path);
         return PSD_ERR_IO;
     }
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
         ssize_t length = pread(fd, text, sizeof(text) - 1, 0);
         text[length > 0 ? length : 0] = '\0';
         text[strcspn(text, "\n")] = '\0';
-        snprintf(why, why_bytes, "the state directory %s is in use by another psd (pid %s): give this one its own --state",
+        snprintf(why, why_bytes,
+                 "the state directory %s is in use by another psd (pid %s): give this one its own --state",
                  dir, text[0] == '\0' ? "unknown" : text);
         status = PSD_ERR_EXISTS;
         goto close_fd;
@@ -158,9 +163,10 @@ static psd_status check_version(psd_journal *journal, char *why, size_t why_byte
     if (version == 0 && tables == 0)
         return run(journal, schema);
     if (version != JOURNAL_VERSION) {
-        snprintf(why, why_bytes, "the journal %s is of version %lld, this psd writes version %d: run the psd that wrote "
-                                 "it, or give this one an empty --state directory", journal->path, (long long)version,
-                 JOURNAL_VERSION);
+        snprintf(why, why_bytes,
+                 "the journal %s is of version %lld, this psd writes version %d: run the psd that wrote "
+                 "it, or give this one an empty --state directory",
+                 journal->path, (long long)version, JOURNAL_VERSION);
         return PSD_ERR_PROTOCOL;
     }
     status = ask(journal, "PRAGMA quick_check(1)", &version, text, sizeof(text));
@@ -178,8 +184,8 @@ static psd_status begin_life(psd_journal *journal, psd_time_ns now)
     psd_status status = PSD_OK;
     read_boot_id(journal->boot, sizeof(journal->boot));
     journal->ahead_ns = wall_ns() - now;
-    if (sqlite3_prepare_v2(journal->db, "INSERT INTO lives (boot, ahead_ns) VALUES (?, ?)", -1, &statement, NULL) !=
-        SQLITE_OK)
+    if (sqlite3_prepare_v2(journal->db, "INSERT INTO lives (boot, ahead_ns) VALUES (?, ?)", -1, &statement,
+                           NULL) != SQLITE_OK)
         return failed(journal);
     sqlite3_bind_text(statement, 1, journal->boot, -1, SQLITE_STATIC);
     sqlite3_bind_int64(statement, 2, journal->ahead_ns);
@@ -217,8 +223,10 @@ static void explain(const psd_journal *journal, psd_status status, char *why, si
     if (why[0] != '\0')
         return;
     if (status == PSD_ERR_FORMAT)
-        snprintf(why, why_bytes, "the journal %s is damaged (%s): move it away to start empty; jobs that run now must "
-                                 "then be started again", journal->path, journal->error);
+        snprintf(why, why_bytes,
+                 "the journal %s is damaged (%s): move it away to start empty; jobs that run now must "
+                 "then be started again",
+                 journal->path, journal->error);
     else
         snprintf(why, why_bytes, "the journal %s cannot be opened: %s", journal->path,
                  journal->error[0] == '\0' ? psd_status_sentence(status) : journal->error);
@@ -408,7 +416,8 @@ psd_status psd_journal_note(psd_journal *journal, const psd_effect *note)
         return status;
     journal->notes_since_trim = 0;
     char sql[128];
-    snprintf(sql, sizeof(sql), "DELETE FROM notes WHERE seq <= (SELECT max(seq) FROM notes) - %d", NOTES_KEPT);
+    snprintf(sql, sizeof(sql), "DELETE FROM notes WHERE seq <= (SELECT max(seq) FROM notes) - %d",
+             NOTES_KEPT);
     return run(journal, sql);
 }
 
@@ -428,7 +437,8 @@ psd_status psd_journal_empty(psd_journal *journal)
     psd_status status = begin(journal);
     if (status != PSD_OK)
         return status;
-    snprintf(sql, sizeof(sql), "DELETE FROM inputs; DELETE FROM lives WHERE life <> %lld", (long long)journal->life);
+    snprintf(sql, sizeof(sql), "DELETE FROM inputs; DELETE FROM lives WHERE life <> %lld",
+             (long long)journal->life);
     status = run(journal, sql);
     if (status == PSD_OK)
         journal->events = 0;

@@ -1,9 +1,11 @@
-/* The journal: every event that changed what a restart must know, in order, and the notes for people. One SQLite file
- * DIR/journal.db, in WAL mode, one transaction for each turn of the loop. One thread; calls may wait for the disk.
+/* The journal: every event that changed what a restart must know, in order, and the notes for people. One
+ * SQLite file DIR/journal.db, in WAL mode, one transaction for each turn of the loop. One thread; calls may
+ * wait for the disk.
  *
- * Times. Events carry CLOCK_MONOTONIC, which begins anew when the machine does. The journal notes for each life of psd
- * the boot id and how far the wall clock was ahead; times of an earlier boot are moved by the difference, so that ages
- * stay right, and never lie in the future or run backwards, whatever was done to the wall clock. */
+ * Times. Events carry CLOCK_MONOTONIC, which begins anew when the machine does. The journal notes for each
+ * life of psd the boot id and how far the wall clock was ahead; times of an earlier boot are moved by the
+ * difference, so that ages stay right, and never lie in the future or run backwards, whatever was done to the
+ * wall clock. */
 #ifndef PSD_SERVER_JOURNAL_H
 #define PSD_SERVER_JOURNAL_H
 
@@ -19,8 +21,8 @@ typedef struct psd_journal_row {
     size_t frame_bytes;
 } psd_journal_row;
 
-/* Makes the directory if it is missing, takes its lock, opens or creates the journal and checks it. On failure `why` is
- * a sentence that says what to do. */
+/* Makes the directory if it is missing, takes its lock, opens or creates the journal and checks it. On
+ * failure `why` is a sentence that says what to do. */
 psd_status psd_journal_open(const char *dir, psd_time_ns now, psd_journal **out, char *why, size_t why_bytes);
 void psd_journal_close(psd_journal *journal); /* commits first; accepts NULL */
 
@@ -36,11 +38,11 @@ psd_status psd_journal_commit(psd_journal *journal);
 /* Forgets all events: nothing that a restart must know is left. */
 psd_status psd_journal_empty(psd_journal *journal);
 
-int64_t psd_journal_events(const psd_journal *journal);  /* how many a restart would replay */
+int64_t psd_journal_events(const psd_journal *journal);    /* how many a restart would replay */
 const char *psd_journal_error(const psd_journal *journal); /* of the last call that failed */
 
-/* Gives up on it: closes it, and renames the file so that a restart does not recover a state that has since changed.
- * Sets *journal to NULL. */
+/* Gives up on it: closes it, and renames the file so that a restart does not recover a state that has since
+ * changed. Sets *journal to NULL. */
 void psd_journal_abandon(psd_journal **journal);
 
 #endif

@@ -1,4 +1,5 @@
-/* The address to listen on: names resolved, loopback told from the rest, and who holds a port that is in use. */
+/* The address to listen on: names resolved, loopback told from the rest, and who holds a port that is in use.
+ */
 #ifndef PSD_SERVER_LISTEN_H
 #define PSD_SERVER_LISTEN_H
 
@@ -18,8 +19,8 @@ typedef struct psd_listen {
 /* Resolves "tcp://host:port". The first address is taken. On failure `why` is a sentence. */
 psd_status psd_listen_resolve(const char *text, psd_listen *out, char *why, size_t why_bytes);
 
-/* Names the process that listens on a local TCP port: "psd (pid 123)"; or what is known of it when it is another
- * user's; "" when nobody listens. Returns out. */
+/* Names the process that listens on a local TCP port: "psd (pid 123)"; or what is known of it when it is
+ * another user's; "" when nobody listens. Returns out. */
 char *psd_port_holder(uint16_t port, char *out, size_t out_bytes);
 
 #endif

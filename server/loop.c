@@ -37,8 +37,8 @@ static void read_signals(psd_daemon *daemon)
     }
 }
 
-/* Asks ZeroMQ about a connection whose socket was closed, by sending to it: a RESYNC, which a worker that lives answers
- * by saying who it is, and psctl ignores. */
+/* Asks ZeroMQ about a connection whose socket was closed, by sending to it: a RESYNC, which a worker that
+ * lives answers by saying who it is, and psctl ignores. */
 static void probe_suspects(psd_daemon *daemon)
 {
     static const psd_msg probe = {.type = PSD_MSG_RESYNC};
@@ -47,7 +47,8 @@ static void probe_suspects(psd_daemon *daemon)
     while (psd_peers_next_suspect(peers, daemon->now, &peer)) {
         if (psd_wire_encode(&probe, &daemon->outbox.buffer) != PSD_OK)
             return;
-        psd_status status = psd_io_send(daemon->io, peer, daemon->outbox.buffer.data, daemon->outbox.buffer.bytes);
+        psd_status status =
+            psd_io_send(daemon->io, peer, daemon->outbox.buffer.data, daemon->outbox.buffer.bytes);
         if (status != PSD_ERR_UNREACHABLE)
             continue;
         psd_peers_remove(peers, peer);
@@ -70,20 +71,22 @@ static void take_compiled(psd_daemon *daemon)
     }
 }
 
-static void refuse_undecodable(psd_daemon *daemon, const psd_io_packet *packet, psd_status status, const char *why)
+static void refuse_undecodable(psd_daemon *daemon, const psd_io_packet *packet, psd_status status,
+                               const char *why)
 {
     psd_peer_entry *entry = psd_peers_find(psd_io_peers(daemon->io), packet->peer);
     psd_io_statistics(daemon->io)->bad_message++;
     if (entry != NULL && !entry->warned) {
         entry->warned = true;
-        psd_log("psd", PSD_LOG_WARN, "a message of %zu bytes from %s was dropped: %s (further ones are only counted)",
+        psd_log("psd", PSD_LOG_WARN,
+                "a message of %zu bytes from %s was dropped: %s (further ones are only counted)",
                 packet->bytes, entry->address, why[0] == '\0' ? psd_status_sentence(status) : why);
     }
     if (status != PSD_ERR_PROTOCOL)
         return;
     psd_msg refuse = {.type = PSD_MSG_REFUSE, .u.refuse.status = PSD_ERR_PROTOCOL};
-    snprintf(refuse.u.refuse.text, sizeof(refuse.u.refuse.text), "psd %s speaks protocol version %d: %s", PSD_VERSION,
-             PSD_PROTOCOL_VERSION, why);
+    snprintf(refuse.u.refuse.text, sizeof(refuse.u.refuse.text), "psd %s speaks protocol version %d: %s",
+             PSD_VERSION, PSD_PROTOCOL_VERSION, why);
     psd_daemon_tell(daemon, packet->peer, &refuse);
 }
 

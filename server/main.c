@@ -32,7 +32,8 @@ static void raise_descriptor_limit(void)
         psd_log("psd", PSD_LOG_INFO, "the limit of open files cannot be raised: %s", strerror(errno));
 }
 
-/* SIGTERM and SIGINT are read in the loop; must come before any thread is made, so that all inherit the mask. */
+/* SIGTERM and SIGINT are read in the loop; must come before any thread is made, so that all inherit the mask.
+ */
 static int open_signals(void)
 {
     sigset_t set;
@@ -81,9 +82,11 @@ static psd_status open_socket(psd_daemon *daemon)
         return status;
     }
     if (!listen.loopback && !daemon->options.insecure) {
-        fprintf(stderr, "psd: %s can be reached from other hosts, and without keys anybody there could join or stop jobs: "
-                "listen on tcp://127.0.0.1:%u, or say --insecure if the network is trusted\n", listen.endpoint,
-                (unsigned)listen.port);
+        fprintf(stderr,
+                "psd: %s can be reached from other hosts, and without keys anybody there could join or stop "
+                "jobs: "
+                "listen on tcp://127.0.0.1:%u, or say --insecure if the network is trusted\n",
+                listen.endpoint, (unsigned)listen.port);
         return PSD_ERR_REFUSED;
     }
     status = psd_io_open(listen.endpoint, &daemon->io, &error);
@@ -91,8 +94,8 @@ static psd_status open_socket(psd_daemon *daemon)
         return PSD_OK;
     snprintf(why, sizeof(why), "cannot listen on %s: %s", listen.endpoint, strerror(error));
     if (error == EADDRINUSE && psd_port_holder(listen.port, holder, sizeof(holder))[0] != '\0')
-        fprintf(stderr, "psd: %s; port %u is held by %s: end it, or choose another port (0: any free one)\n", why,
-                (unsigned)listen.port, holder);
+        fprintf(stderr, "psd: %s; port %u is held by %s: end it, or choose another port (0: any free one)\n",
+                why, (unsigned)listen.port, holder);
     else
         complain(why);
     return status;
@@ -105,7 +108,8 @@ static psd_status open_journal(psd_daemon *daemon)
         psd_log("psd", PSD_LOG_INFO, "no --state: a restart of psd will forget its jobs");
         return PSD_OK;
     }
-    psd_status status = psd_journal_open(daemon->options.state, daemon->now, &daemon->journal, why, sizeof(why));
+    psd_status status =
+        psd_journal_open(daemon->options.state, daemon->now, &daemon->journal, why, sizeof(why));
     if (status == PSD_OK)
         status = psd_daemon_replay(daemon, why, sizeof(why));
     if (status != PSD_OK)
@@ -145,7 +149,8 @@ static psd_status say_ready(psd_daemon *daemon)
             close(fd);
         return status;
     }
-    printf("psd %s listening on %s%s%s\n", PSD_VERSION, endpoint, daemon->options.state == NULL ? "" : ", journal in ",
+    printf("psd %s listening on %s%s%s\n", PSD_VERSION, endpoint,
+           daemon->options.state == NULL ? "" : ", journal in ",
            daemon->options.state == NULL ? "" : daemon->options.state);
     fflush(stdout);
     return PSD_OK;

@@ -1,4 +1,5 @@
-/* Telling a service manager how psd is: systemd's notification protocol (sd_notify(3)), without its library. */
+/* Telling a service manager how psd is: systemd's notification protocol (sd_notify(3)), without its library.
+ */
 #ifndef PSD_SERVER_NOTIFY_H
 #define PSD_SERVER_NOTIFY_H
 

@@ -15,20 +15,26 @@ static const char help[] =
     "\n"
     "The psd coordinator: ranks, groups, plans and health of jobs. It never touches tensor bytes.\n"
     "\n"
-    "  --listen tcp://HOST:PORT  where workers, psctl and psrun come (default tcp://127.0.0.1:5577; port 0: any\n"
+    "  --listen tcp://HOST:PORT  where workers, psctl and psrun come (default tcp://127.0.0.1:5577; port 0: "
+    "any\n"
     "                            free one, which is printed; HOST * is every interface)\n"
-    "  --insecure                allow an address that other hosts can reach: anybody there can then join jobs\n"
-    "  --state DIR               keep a journal there, so that jobs survive a restart of psd (default: none)\n"
+    "  --insecure                allow an address that other hosts can reach: anybody there can then join "
+    "jobs\n"
+    "  --state DIR               keep a journal there, so that jobs survive a restart of psd (default: "
+    "none)\n"
     "  --lease TIME              silence after which a worker is lost (default 5s; also 250ms, 2m)\n"
     "  --heartbeat TIME          how often workers speak (default: a fifth of the lease)\n"
     "  --max-ranks N             ranks of all jobs together (default 1048576)\n"
     "  --max-jobs N              (default 1024)\n"
-    "  --memory-limit SIZE       of psd itself; over it, connections are closed and come back (default: half of\n"
+    "  --memory-limit SIZE       of psd itself; over it, connections are closed and come back (default: half "
+    "of\n"
     "                            the memory, at most 4G)\n"
-    "  --ready-fd N              write the address in use, as a line, to descriptor N once psd can be reached\n"
+    "  --ready-fd N              write the address in use, as a line, to descriptor N once psd can be "
+    "reached\n"
     "  --version, --help\n"
     "\n"
-    "PSD_DEBUG=info or trace says more. SIGTERM ends psd and tells every worker; a second one ends it at once.\n"
+    "PSD_DEBUG=info or trace says more. SIGTERM ends psd and tells every worker; a second one ends it at "
+    "once.\n"
     "Exit codes: 0 stopped, 1 failed, 2 usage.\n";
 
 enum {
@@ -79,7 +85,8 @@ static psd_options_result parse_time(const char *option, const char *value, int6
 {
     int64_t ms = 0;
     if (!psd_parse_ms(value, &ms) || ms < min || ms > MAX_LEASE_MS)
-        return wrong(option, value, "must be a time such as 5s or 250ms, not below 20ms (lease: 100ms), at most 24h");
+        return wrong(option, value,
+                     "must be a time such as 5s or 250ms, not below 20ms (lease: 100ms), at most 24h");
     *out = ms;
     return PSD_OPTIONS_RUN;
 }
@@ -151,7 +158,8 @@ psd_options_result psd_options_parse(int argc, char **argv, psd_options *out)
     if (options.heartbeat_ms == 0)
         options.heartbeat_ms = options.lease_ms / 5;
     if (options.heartbeat_ms * 2 > options.lease_ms) {
-        fprintf(stderr, "psd: --heartbeat must be at most half of --lease: one lost message must not end a worker\n");
+        fprintf(stderr,
+                "psd: --heartbeat must be at most half of --lease: one lost message must not end a worker\n");
         return PSD_OPTIONS_USAGE;
     }
     *out = options;

@@ -1,5 +1,5 @@
-/* Messages that a turn of the loop wants to send. They are encoded at once, because what they point into lasts only
- * until the core's next step, and leave after the journal has been committed. */
+/* Messages that a turn of the loop wants to send. They are encoded at once, because what they point into
+ * lasts only until the core's next step, and leave after the journal has been committed. */
 #ifndef PSD_SERVER_OUTBOX_H
 #define PSD_SERVER_OUTBOX_H
 

@@ -107,7 +107,8 @@ static void suspect(psd_peers *peers, psd_peer peer, psd_time_ns now)
     enlist(peers, entry, 0, now);
 }
 
-/* Makes peer the owner of fd; the previous owner's connection must have ended, since its descriptor was reused. */
+/* Makes peer the owner of fd; the previous owner's connection must have ended, since its descriptor was
+ * reused. */
 static void own_fd(psd_peers *peers, psd_peer peer, int fd, psd_time_ns now)
 {
     if (fd < 0 || fd >= MAX_FD)

@@ -1,5 +1,5 @@
-/* The connections that have spoken: which socket each came through, where from, and which are suspected to be gone.
- * Knows nothing of ZeroMQ. One thread. */
+/* The connections that have spoken: which socket each came through, where from, and which are suspected to be
+ * gone. Knows nothing of ZeroMQ. One thread. */
 #ifndef PSD_SERVER_PEERS_H
 #define PSD_SERVER_PEERS_H
 
@@ -27,9 +27,10 @@ typedef struct psd_peer_entry {
     TAILQ_ENTRY(psd_peer_entry) suspicion;
 } psd_peer_entry;
 
-/* A connection whose socket was closed may still be known to ZeroMQ for a moment, so it is probed several times, further
- * and further apart, before the suspicion is dropped (the descriptor was reused; the peer lives). One list for each
- * number of probes made: within a list all wait equally long, so its head is due first. */
+/* A connection whose socket was closed may still be known to ZeroMQ for a moment, so it is probed several
+ * times, further and further apart, before the suspicion is dropped (the descriptor was reused; the peer
+ * lives). One list for each number of probes made: within a list all wait equally long, so its head is due
+ * first. */
 #define PSD_PROBES 5
 TAILQ_HEAD(psd_suspects, psd_peer_entry);
 
@@ -47,7 +48,8 @@ void psd_peers_free(psd_peers *peers);
 
 psd_peer_entry *psd_peers_find(const psd_peers *peers, psd_peer peer); /* NULL: unknown */
 
-/* Adds a connection that speaks for the first time. If its descriptor belonged to another, that one is suspected. */
+/* Adds a connection that speaks for the first time. If its descriptor belonged to another, that one is
+ * suspected. */
 psd_status psd_peers_add(psd_peers *peers, psd_peer peer, int fd, const char *address, psd_time_ns now);
 void psd_peers_remove(psd_peers *peers, psd_peer peer);
 /* All of them: the socket itself was closed. */
@@ -56,7 +58,8 @@ void psd_peers_clear(psd_peers *peers);
 /* The descriptor was closed: whoever used it last is suspected. */
 void psd_peers_disconnected(psd_peers *peers, int fd, psd_time_ns now);
 
-/* The next suspect to probe, if one is due: its next probe is already set, or the suspicion ends with this one. */
+/* The next suspect to probe, if one is due: its next probe is already set, or the suspicion ends with this
+ * one. */
 bool psd_peers_next_suspect(psd_peers *peers, psd_time_ns now, psd_peer *out);
 psd_time_ns psd_peers_deadline(const psd_peers *peers); /* PSD_NEVER: no suspects */
 

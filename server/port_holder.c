@@ -1,4 +1,5 @@
-/* Who holds a port: /proc/net/tcp{,6} gives the inode of the listening socket, /proc/PID/fd who has it open. */
+/* Who holds a port: /proc/net/tcp{,6} gives the inode of the listening socket, /proc/PID/fd who has it open.
+ */
 #include "server/listen.h"
 
 #include <ctype.h>
@@ -27,8 +28,9 @@ static bool find_listener(const char *table, uint16_t port, listener *out)
         unsigned state = 0;
         listener here = {0};
         /* sl: local:port remote:port st tx:rx tr:when retransmits uid timeout inode */
-        int fields = sscanf(line, " %*u: %*[0-9A-Fa-f]:%x %*[0-9A-Fa-f]:%*x %x %*x:%*x %*x:%*x %*x %u %*u %lu",
-                            &local, &state, &here.uid, &here.inode);
+        int fields =
+            sscanf(line, " %*u: %*[0-9A-Fa-f]:%x %*[0-9A-Fa-f]:%*x %x %*x:%*x %*x:%*x %*x %u %*u %lu", &local,
+                   &state, &here.uid, &here.inode);
         if (fields == 4 && local == port && state == STATE_LISTEN) {
             *out = here;
             found = true;

@@ -1,5 +1,5 @@
-/* Recovery: the journal's events through the core again, their effects dropped; then RESTART, by whose effects the core
- * asks again for what has not come back. */
+/* Recovery: the journal's events through the core again, their effects dropped; then RESTART, by whose
+ * effects the core asks again for what has not come back. */
 #include "common/log.h"
 #include "server/daemon.h"
 

@@ -1,5 +1,5 @@
-/* psd's own memory. ZeroMQ bounds a frame, but not how many frames an unfinished message has, so that whoever can
- * connect can make psd hold memory that only closing the connection gives back. */
+/* psd's own memory. ZeroMQ bounds a frame, but not how many frames an unfinished message has, so that whoever
+ * can connect can make psd hold memory that only closing the connection gives back. */
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <malloc.h>
@@ -122,7 +122,8 @@ void psd_daemon_watch_memory(psd_daemon *daemon)
     if (daemon->over_limit_since != PSD_NEVER && daemon->now - daemon->over_limit_since < WARN_AGAIN_NS)
         return;
     daemon->over_limit_since = daemon->now;
-    psd_log("psd", PSD_LOG_WARN, "psd holds %s of memory, over its limit of %s: all connections are closed (workers come "
+    psd_log("psd", PSD_LOG_WARN,
+            "psd holds %s of memory, over its limit of %s: all connections are closed (workers come "
             "back by themselves); a larger limit: --memory-limit",
             psd_format_bytes(resident, have, sizeof(have)),
             psd_format_bytes(daemon->options.memory_limit, limit, sizeof(limit)));

@@ -31,7 +31,8 @@ static void remove_state(void)
 
 static void learn_endpoint(void)
 {
-    cr_assert(test_proc_expect(&psd, "psd 0.1.0 listening on tcp://", 10000), "psd: %s", psd.text ? psd.text : "");
+    cr_assert(test_proc_expect(&psd, "psd 0.1.0 listening on tcp://", 10000), "psd: %s",
+              psd.text ? psd.text : "");
     cr_assert_eq(sscanf(strstr(psd.text, "listening on "), "listening on %127[^ ,\n]", endpoint), 1);
 }
 
@@ -238,8 +239,8 @@ static void start_on_small_disk(const char *size)
 {
     char script[512];
     snprintf(script, sizeof script,
-             "mount -t tmpfs -o size=%s none %s && exec %s --listen tcp://127.0.0.1:0 --state %s", size, state,
-             test_path("bin/psd"), state);
+             "mount -t tmpfs -o size=%s none %s && exec %s --listen tcp://127.0.0.1:0 --state %s", size,
+             state, test_path("bin/psd"), state);
     const char *argv[] = {"/usr/bin/unshare", "-rm", "/bin/sh", "-c", script, NULL};
     const char *env[] = {"PSD_DEBUG=info", NULL};
     cr_assert(test_proc_start(&psd, argv, env));

@@ -1,4 +1,5 @@
-/* psrun: what ranks are started with, how they end, and that nothing is left of them. Ranks are small shell scripts. */
+/* psrun: what ranks are started with, how they end, and that nothing is left of them. Ranks are small shell
+ * scripts. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,11 +39,12 @@ static void ends(const char *const *options, int code, const char *text)
 
 PSD_TEST(psrun, environment)
 {
-    const char *script = "echo $PSD_COORDINATOR,$PSD_JOB,$PSD_ROLE,$PSD_RANK,$PSD_WORLD_SIZE,$PSD_LOCAL_RANK,$RANK,"
-                         "$LOCAL_RANK,$WORLD_SIZE,$LOCAL_WORLD_SIZE,$MASTER_ADDR,$MASTER_PORT";
+    const char *script =
+        "echo $PSD_COORDINATOR,$PSD_JOB,$PSD_ROLE,$PSD_RANK,$PSD_WORLD_SIZE,$PSD_LOCAL_RANK,$RANK,"
+        "$LOCAL_RANK,$WORLD_SIZE,$LOCAL_WORLD_SIZE,$MASTER_ADDR,$MASTER_PORT";
     char *output = NULL;
-    cr_assert_eq(psrun((const char *[]){"-n", "2", "--coordinator", "tcp://127.0.0.1:7001", "--job", "j", "--role", "infer",
-                                        "--", SH, "-c", script, NULL},
+    cr_assert_eq(psrun((const char *[]){"-n", "2", "--coordinator", "tcp://127.0.0.1:7001", "--job", "j",
+                                        "--role", "infer", "--", SH, "-c", script, NULL},
                        &output),
                  0);
     says(output, "[0] tcp://127.0.0.1:7001,j,infer,0,2,0,0,0,2,2,127.0.0.1,7001\n");
@@ -53,11 +55,12 @@ PSD_TEST(psrun, environment)
 PSD_TEST(psrun, several_programs)
 {
     char *output = NULL;
-    cr_assert_eq(psrun((const char *[]){"-n", "2", "--role", "server", "--", SH, "-c", "echo $PSD_ROLE $RANK $WORLD_SIZE", ":",
-                                        "-n", "1", "--role", "trainer", "--", SH, "-c",
-                                        "echo $PSD_ROLE $RANK $WORLD_SIZE $0", "arg", NULL},
-                       &output),
-                 0, "%s", output);
+    cr_assert_eq(
+        psrun((const char *[]){"-n", "2", "--role", "server", "--", SH, "-c",
+                               "echo $PSD_ROLE $RANK $WORLD_SIZE", ":", "-n", "1", "--role", "trainer", "--",
+                               SH, "-c", "echo $PSD_ROLE $RANK $WORLD_SIZE $0", "arg", NULL},
+              &output),
+        0, "%s", output);
     says(output, "[0] server 0 3\n");
     says(output, "[1] server 1 3\n");
     says(output, "[2] trainer 2 3 arg\n");
@@ -67,16 +70,24 @@ PSD_TEST(psrun, several_programs)
 PSD_TEST(psrun, output)
 {
     char *output = NULL;
-    cr_assert_eq(psrun((const char *[]){"-n", "2", "--", SH, "-c", "echo one; echo two >&2; printf three", NULL}, &output), 0);
+    cr_assert_eq(
+        psrun((const char *[]){"-n", "2", "--", SH, "-c", "echo one; echo two >&2; printf three", NULL},
+              &output),
+        0);
     says(output, "[0] one\n");
     says(output, "[1] two\n");
     says(output, "[1] three\n");
     free(output);
-    cr_assert_eq(psrun((const char *[]){"--no-prefix", "--", SH, "-c", "printf a; sleep 0.1; echo b", NULL}, &output), 0);
+    cr_assert_eq(
+        psrun((const char *[]){"--no-prefix", "--", SH, "-c", "printf a; sleep 0.1; echo b", NULL}, &output),
+        0);
     cr_assert_str_eq(output, "ab\n");
     free(output);
     /* A line of 20000 bytes comes in pieces of 8192. */
-    cr_assert_eq(psrun((const char *[]){"--", SH, "-c", "head -c 20000 /dev/zero | tr '\\0' x; echo; echo end", NULL}, &output), 0);
+    cr_assert_eq(
+        psrun((const char *[]){"--", SH, "-c", "head -c 20000 /dev/zero | tr '\\0' x; echo; echo end", NULL},
+              &output),
+        0);
     size_t lines = 0;
     for (const char *at = output; *at != '\0'; at++)
         lines += *at == '\n';
@@ -95,15 +106,18 @@ PSD_TEST(psrun, bad_command_lines)
     ends((const char *[]){"-n", "0", "--", "true", NULL}, 2, "from 1 to 4096");
     ends((const char *[]){"-n", "1000000000", "--", "true", NULL}, 2, "from 1 to 4096");
     ends((const char *[]){"-n", "four", "--", "true", NULL}, 2, "from 1 to 4096");
-    ends((const char *[]){"-n", "4000", "--", "true", ":", "-n", "4000", "--", "true", NULL}, 2, "8000 ranks in all");
+    ends((const char *[]){"-n", "4000", "--", "true", ":", "-n", "4000", "--", "true", NULL}, 2,
+         "8000 ranks in all");
     ends((const char *[]){"-n", "2", "true", NULL}, 2, "write -- before the program");
     ends((const char *[]){"-n", "2", NULL}, 2, "no program");
     ends((const char *[]){"-n", "2", "--", NULL}, 2, "no program");
     ends((const char *[]){"--", "true", ":", NULL}, 2, "no program");
-    ends((const char *[]){"--", "true", ":", "--job", "x", "--", "true", NULL}, 2, "before the first program");
+    ends((const char *[]){"--", "true", ":", "--job", "x", "--", "true", NULL}, 2,
+         "before the first program");
     ends((const char *[]){"--frobnicate", "--", "true", NULL}, 2, "--help");
     ends((const char *[]){"--coordinator", "here", "--", "true", NULL}, 2, "must be an address");
-    ends((const char *[]){"--standalone", "--coordinator", "tcp://127.0.0.1:1", "--", "true", NULL}, 2, "leave out");
+    ends((const char *[]){"--standalone", "--coordinator", "tcp://127.0.0.1:1", "--", "true", NULL}, 2,
+         "leave out");
     ends((const char *[]){"--job", "a b", "--", "true", NULL}, 2, "--job");
     ends((const char *[]){"--role", "", "--", "true", NULL}, 2, "--role");
     ends((const char *[]){"--timeout", "soon", "--", "true", NULL}, 2, "--timeout");
@@ -116,7 +130,8 @@ PSD_TEST(psrun, bad_command_lines)
 
 PSD_TEST(psrun, program_that_cannot_run)
 {
-    ends((const char *[]){"-n", "2", "--", "no-such-program", NULL}, 127, "\"no-such-program\" cannot be run: No such file");
+    ends((const char *[]){"-n", "2", "--", "no-such-program", NULL}, 127,
+         "\"no-such-program\" cannot be run: No such file");
     ends((const char *[]){"-n", "2", "--", "/etc/passwd", NULL}, 126, "Permission denied");
     /* The ranks that had started are ended. */
     ends((const char *[]){"--", SH, "-c", "sleep 600", ":", "--", "no-such-program", NULL}, 127, "rank 1");
@@ -149,7 +164,8 @@ PSD_TEST(psrun, who_ignores_sigterm_is_killed)
 
 PSD_TEST(psrun, timeout)
 {
-    ends((const char *[]){"--timeout", "200ms", "-n", "2", "--", SH, "-c", "sleep 600", NULL}, 124, "--timeout");
+    ends((const char *[]){"--timeout", "200ms", "-n", "2", "--", SH, "-c", "sleep 600", NULL}, 124,
+         "--timeout");
 }
 
 static pid_t number_after(const char *text, const char *mark)
@@ -179,13 +195,19 @@ PSD_TEST(psrun, signals_are_passed_on)
     static const struct {
         int number;
         const char *name;
-        int code; /* what each rank exits with; after USR1 and USR2 a failure would end the other rank first */
-    } signals[] = {{SIGINT, "INT", 9}, {SIGTERM, "TERM", 9}, {SIGHUP, "HUP", 9}, {SIGUSR1, "USR1", 0}, {SIGUSR2, "USR2", 0}};
+        int code; /* what each rank exits with; after USR1 and USR2 a failure would end the other rank first
+                   */
+    } signals[] = {{SIGINT, "INT", 9},
+                   {SIGTERM, "TERM", 9},
+                   {SIGHUP, "HUP", 9},
+                   {SIGUSR1, "USR1", 0},
+                   {SIGUSR2, "USR2", 0}};
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
         test_proc proc;
         pid_t pids[2];
         char script[256];
-        snprintf(script, sizeof script, "trap 'echo got it; exit %d' %s; echo pid $$ ready; while :; do sleep 0.05; done",
+        snprintf(script, sizeof script,
+                 "trap 'echo got it; exit %d' %s; echo pid $$ ready; while :; do sleep 0.05; done",
                  signals[i].code, signals[i].name);
         start_sleepers(&proc, script, pids, 2);
         kill(proc.pid, signals[i].number);
@@ -241,9 +263,10 @@ PSD_TEST(psrun, standalone_leaves_no_psd)
     for (int i = 0; i < 2; i++) {
         test_proc proc;
         /* A rank's brothers: the process whose parent is psrun and whose name is psd. */
-        const char *script = "for p in /proc/[0-9]*; do read -r pid name state parent rest <$p/stat || continue; "
-                             "[ \"$name\" = '(psd)' ] && [ \"$parent\" = \"$PPID\" ] && echo psd $pid; "
-                             "done 2>/dev/null; echo ready; sleep 600";
+        const char *script =
+            "for p in /proc/[0-9]*; do read -r pid name state parent rest <$p/stat || continue; "
+            "[ \"$name\" = '(psd)' ] && [ \"$parent\" = \"$PPID\" ] && echo psd $pid; "
+            "done 2>/dev/null; echo ready; sleep 600";
         const char *argv[] = {test_path("bin/psrun"), "--standalone", "--", SH, "-c", script, NULL};
         cr_assert(test_proc_start(&proc, argv, NULL));
         cr_assert(test_proc_expect(&proc, "ready", 10000), "%s", proc.text);
@@ -261,10 +284,11 @@ PSD_TEST(psrun, hosts)
 {
     char *output = NULL;
     const char *rsh = "env WHERE={host} sh -c {command}";
-    cr_assert_eq(psrun((const char *[]){"-n", "3", "--hosts", "a,b", "--rsh", rsh, "--", SH, "-c",
-                                        "echo $WHERE $RANK $LOCAL_RANK $LOCAL_WORLD_SIZE \"$0\"", "it's $HOME", NULL},
-                       &output),
-                 0, "%s", output);
+    cr_assert_eq(
+        psrun((const char *[]){"-n", "3", "--hosts", "a,b", "--rsh", rsh, "--", SH, "-c",
+                               "echo $WHERE $RANK $LOCAL_RANK $LOCAL_WORLD_SIZE \"$0\"", "it's $HOME", NULL},
+              &output),
+        0, "%s", output);
     says(output, "[0] a 0 0 2 it's $HOME\n");
     says(output, "[1] a 1 1 2 it's $HOME\n");
     says(output, "[2] b 2 0 1 it's $HOME\n");

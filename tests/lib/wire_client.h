@@ -16,7 +16,8 @@ void test_client_close(test_client *client);
 bool test_client_send(test_client *client, const psd_msg *msg);
 bool test_client_send_bytes(test_client *client, const void *data, size_t bytes, bool more);
 
-/* The next message of this type; others are dropped. NULL when the deadline passes. Free with psd_msg_box_free. */
+/* The next message of this type; others are dropped. NULL when the deadline passes. Free with
+ * psd_msg_box_free. */
 psd_msg_box *test_client_receive(test_client *client, psd_msg_type type, int timeout_ms);
 
 /* A HELLO of worker `name` of job `job` for rank `rank` of `world`. */

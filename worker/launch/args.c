@@ -11,12 +11,14 @@
 static const char help[] =
     "usage: psrun [options] [-n N] [--role R] -- program [args] [: [-n N] [--role R] -- program [args]]...\n"
     "\n"
-    "Starts the N ranks of a job and waits for them. Several programs of one job are joined by \":\", as with mpirun;\n"
+    "Starts the N ranks of a job and waits for them. Several programs of one job are joined by \":\", as "
+    "with mpirun;\n"
     "their ranks follow one another.\n"
     "\n"
     "  -n N                      ranks of the program that follows (default 1, together at most 4096)\n"
     "  --role R                  PSD_ROLE of these ranks (default worker)\n"
-    "  --standalone              start a psd of its own for this job, on a free port of this host, and end it after\n"
+    "  --standalone              start a psd of its own for this job, on a free port of this host, and end "
+    "it after\n"
     "  --coordinator tcp://H:P   the psd to use (default: PSD_COORDINATOR, else tcp://127.0.0.1:5577)\n"
     "  --job NAME                (default: PSD_JOB, else default)\n"
     "  --timeout TIME            end the job, with exit code 124, if it runs longer (10s, 5m, 2h)\n"
@@ -26,10 +28,13 @@ static const char help[] =
     "  --no-prefix               the lines as they are\n"
     "  --version, --help\n"
     "\n"
-    "Each rank gets PSD_COORDINATOR, PSD_JOB, PSD_ROLE, PSD_RANK, PSD_WORLD_SIZE, PSD_LOCAL_RANK, RANK, LOCAL_RANK,\n"
+    "Each rank gets PSD_COORDINATOR, PSD_JOB, PSD_ROLE, PSD_RANK, PSD_WORLD_SIZE, PSD_LOCAL_RANK, RANK, "
+    "LOCAL_RANK,\n"
     "WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT (psd's address), and /dev/null as input.\n"
-    "SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on. When a rank fails the others are ended: SIGTERM, and\n"
-    "after 5 s SIGKILL. Exit code: that of the first rank that failed (128 + signal), 0 if none did, 2 usage,\n"
+    "SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on. When a rank fails the others are ended: "
+    "SIGTERM, and\n"
+    "after 5 s SIGKILL. Exit code: that of the first rank that failed (128 + signal), 0 if none did, 2 "
+    "usage,\n"
     "124 timeout, 126 or 127 the program cannot be run or is not there.\n";
 
 enum {
@@ -81,7 +86,8 @@ static bool host_valid(const char *host)
 {
     /* No leading "-": a remote shell would take it for an option. */
     return host[0] != '\0' && host[0] != '-' &&
-           strspn(host, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-@:[]%") == strlen(host);
+           strspn(host, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-@:[]%") ==
+               strlen(host);
 }
 
 static psd_launch_result parse_hosts(const char *value, psd_launch_args *args)
@@ -92,7 +98,8 @@ static psd_launch_result parse_hosts(const char *value, psd_launch_args *args)
     args->host_text = strdup(value);
     if (args->host_text == NULL)
         return wrong("--hosts", value, "out of memory");
-    for (char *host = strtok_r(args->host_text, ",", &rest); host != NULL; host = strtok_r(NULL, ",", &rest)) {
+    for (char *host = strtok_r(args->host_text, ",", &rest); host != NULL;
+         host = strtok_r(NULL, ",", &rest)) {
         if (!host_valid(host))
             return wrong("--hosts", host, "is not a host name");
         if (args->host_count == PSD_LAUNCH_MAX_HOSTS)
@@ -153,7 +160,8 @@ static psd_launch_result parse_job_option(int option, const char *value, psd_lau
     }
 }
 
-static psd_launch_result parse_option(int option, const char *value, psd_launch_args *args, psd_launch_app *app)
+static psd_launch_result parse_option(int option, const char *value, psd_launch_args *args,
+                                      psd_launch_app *app)
 {
     if (option == 'n')
         return parse_ranks(value, &app->ranks);
@@ -163,7 +171,8 @@ static psd_launch_result parse_option(int option, const char *value, psd_launch_
                                      : wrong("--role", value, "must be 1 to 63 of A-Z a-z 0-9 . _ -");
     }
     if (args->app_count > 0 && option != '?') {
-        fputs("psrun: after \":\" only -n and --role are allowed; all other options come before the first program\n",
+        fputs("psrun: after \":\" only -n and --role are allowed; all other options come before the first "
+              "program\n",
               stderr);
         return PSD_LAUNCH_USAGE;
     }
@@ -186,8 +195,10 @@ static psd_launch_result parse_app(int argc, char **argv, psd_launch_args *args,
         return result;
     if (strcmp(argv[optind - 1], "--") != 0 || optind < 2) {
         if (optind < argc)
-            fprintf(stderr, "psrun: \"%s\" is not an option: write -- before the program, as in psrun -n 4 -- ./train\n",
-                    argv[optind]);
+            fprintf(
+                stderr,
+                "psrun: \"%s\" is not an option: write -- before the program, as in psrun -n 4 -- ./train\n",
+                argv[optind]);
         else
             fputs("psrun: no program given, as in psrun -n 4 -- ./train; try psrun --help\n", stderr);
         return PSD_LAUNCH_USAGE;
@@ -211,7 +222,8 @@ static psd_launch_result check(psd_launch_args *args, bool rsh_given)
     const char *job = getenv("PSD_JOB");
     const char *coordinator = getenv("PSD_COORDINATOR");
     if (args->world > PSD_LAUNCH_MAX_RANKS) {
-        fprintf(stderr, "psrun: %d ranks in all: one psrun starts at most %d\n", args->world, PSD_LAUNCH_MAX_RANKS);
+        fprintf(stderr, "psrun: %d ranks in all: one psrun starts at most %d\n", args->world,
+                PSD_LAUNCH_MAX_RANKS);
         return PSD_LAUNCH_USAGE;
     }
     if (args->standalone && args->coordinator != NULL) {
@@ -223,8 +235,8 @@ static psd_launch_result check(psd_launch_args *args, bool rsh_given)
         return PSD_LAUNCH_USAGE;
     }
     if (args->host_count > args->world) {
-        fprintf(stderr, "psrun: %d hosts for %d ranks: name fewer hosts or ask for more ranks\n", args->host_count,
-                args->world);
+        fprintf(stderr, "psrun: %d hosts for %d ranks: name fewer hosts or ask for more ranks\n",
+                args->host_count, args->world);
         return PSD_LAUNCH_USAGE;
     }
     if (args->job == NULL)

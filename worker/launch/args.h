@@ -19,7 +19,7 @@ typedef struct psd_launch_app {
 typedef struct psd_launch_args {
     psd_launch_app apps[PSD_LAUNCH_MAX_APPS];
     int app_count;
-    int32_t world; /* ranks of all apps */
+    int32_t world;                     /* ranks of all apps */
     char *hosts[PSD_LAUNCH_MAX_HOSTS]; /* point into host_text */
     int host_count;                    /* 0: this host, without a remote shell */
     char *host_text;

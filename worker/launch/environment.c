@@ -38,7 +38,8 @@ static bool take(psd_strings *strings, char *item)
     return true;
 }
 
-static bool set(psd_strings *strings, const char *name, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static bool set(psd_strings *strings, const char *name, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 static bool set(psd_strings *strings, const char *name, const char *format, ...)
 {
@@ -80,7 +81,8 @@ static bool rank_variables(const psd_launch_args *args, const psd_launch_rank *r
 {
     char host[256];
     uint16_t port = 0;
-    /* MASTER_ADDR and MASTER_PORT are psd's address, as libpsd reads them. Checked when the options were parsed. */
+    /* MASTER_ADDR and MASTER_PORT are psd's address, as libpsd reads them. Checked when the options were
+     * parsed. */
     if (!psd_parse_endpoint(args->coordinator, host, sizeof(host), &port))
         return false;
     return set(out, "PSD_COORDINATOR", "%s", args->coordinator) && set(out, "PSD_JOB", "%s", args->job) &&

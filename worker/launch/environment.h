@@ -31,8 +31,8 @@ void psd_launch_place(const psd_launch_args *args, int32_t rank, psd_launch_rank
 /* This process's environment with the rank's variables in it. False: out of memory. */
 bool psd_launch_environment(const psd_launch_args *args, const psd_launch_rank *rank, psd_strings *out);
 
-/* The words of the remote shell's template, {host} and {command} filled in; the command is one word, quoted for a
- * shell, with the rank's variables and those of this process that begin with PSD_. */
+/* The words of the remote shell's template, {host} and {command} filled in; the command is one word, quoted
+ * for a shell, with the rank's variables and those of this process that begin with PSD_. */
 bool psd_launch_remote(const psd_launch_args *args, const psd_launch_rank *rank, psd_strings *out);
 
 #endif

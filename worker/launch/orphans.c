@@ -16,8 +16,8 @@
 
 #define WITHIN_MS 1000
 
-/* The parent of a process; -1 when it is gone. The name in /proc/PID/stat may contain anything, so its end is looked for
- * from behind. */
+/* The parent of a process; -1 when it is gone. The name in /proc/PID/stat may contain anything, so its end is
+ * looked for from behind. */
 static pid_t parent_of(const char *pid)
 {
     char path[300];

@@ -1,4 +1,5 @@
-/* Processes that left their rank's process group and lost their parent: psrun, as subreaper, is their parent now. */
+/* Processes that left their rank's process group and lost their parent: psrun, as subreaper, is their parent
+ * now. */
 #ifndef PSD_LAUNCH_ORPHANS_H
 #define PSD_LAUNCH_ORPHANS_H
 

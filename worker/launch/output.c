@@ -10,8 +10,8 @@
 #define READS_PER_CALL 8
 #define WRITE_WAIT_MS  5000
 
-/* Writes all, or gives up: who reads psrun's output may be gone (then nothing can be done) or slow (then psrun waits, but
- * not for ever). */
+/* Writes all, or gives up: who reads psrun's output may be gone (then nothing can be done) or slow (then
+ * psrun waits, but not for ever). */
 static void write_all(int fd, struct iovec *parts, int count)
 {
     while (count > 0) {
@@ -47,7 +47,8 @@ static void write_line(const psd_launch_stream *stream, const char *line, size_t
     write_all(stream->to, parts, 3);
 }
 
-/* Writes the lines in the buffer and keeps the rest; a full buffer without a line end is written as a piece. */
+/* Writes the lines in the buffer and keeps the rest; a full buffer without a line end is written as a piece.
+ */
 static void write_lines(psd_launch_stream *stream)
 {
     size_t start = 0;

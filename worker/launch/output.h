@@ -14,13 +14,13 @@ typedef struct psd_launch_stream {
     int to; /* 1 or 2: psrun's own stdout or stderr */
     int32_t rank;
     bool prefix;
-    bool cut; /* the piece written last has not ended its line yet */
+    bool cut;     /* the piece written last has not ended its line yet */
     size_t bytes; /* of an unfinished line */
     char line[PSD_LAUNCH_LINE];
 } psd_launch_stream;
 
-/* Reads what is there, at most some 64 KiB, and writes the complete lines. At the end of the stream writes what is left
- * and closes it. Returns false then. */
+/* Reads what is there, at most some 64 KiB, and writes the complete lines. At the end of the stream writes
+ * what is left and closes it. Returns false then. */
 bool psd_launch_stream_read(psd_launch_stream *stream);
 void psd_launch_stream_close(psd_launch_stream *stream); /* writes an unfinished line first */
 

@@ -96,7 +96,8 @@ psd_status psd_private_start(psd_private *out, char *why, size_t why_bytes)
     close(ready[1]);
     if (status != PSD_OK) {
         snprintf(why, why_bytes, "%s cannot be started: %s", program, strerror(error));
-    } else if (!read_line(ready[0], psd.endpoint, sizeof(psd.endpoint), psd_deadline_ns(psd_now_ns(), START_MS))) {
+    } else if (!read_line(ready[0], psd.endpoint, sizeof(psd.endpoint),
+                          psd_deadline_ns(psd_now_ns(), START_MS))) {
         snprintf(why, why_bytes, "%s was started but cannot be reached", program);
         psd_private_stop(&psd);
         status = PSD_ERR_NO_COORDINATOR;

@@ -12,8 +12,8 @@ typedef struct psd_private {
     char endpoint[128];
 } psd_private;
 
-/* Starts the psd beside this executable, or else the one in PATH, on a free port of loopback, and waits until it can be
- * reached. On failure `why` is a sentence. */
+/* Starts the psd beside this executable, or else the one in PATH, on a free port of loopback, and waits until
+ * it can be reached. On failure `why` is a sentence. */
 psd_status psd_private_start(psd_private *out, char *why, size_t why_bytes);
 /* Ends it: SIGTERM, after 2 s SIGKILL. Does nothing if pid is 0. */
 void psd_private_stop(psd_private *psd);

@@ -15,8 +15,8 @@ typedef struct psd_spawn {
     int keep; /* a descriptor that the child keeps open; -1: none */
 } psd_spawn;
 
-/* Starts it in a process group of its own, to be killed by the kernel when psrun dies; input is /dev/null. PSD_ERR_IO
- * and *error = errno if it cannot be started, or its program cannot be run (*exec_failed). */
+/* Starts it in a process group of its own, to be killed by the kernel when psrun dies; input is /dev/null.
+ * PSD_ERR_IO and *error = errno if it cannot be started, or its program cannot be run (*exec_failed). */
 psd_status psd_spawn_start(const psd_spawn *spawn, pid_t *out, int *error, bool *exec_failed);
 
 #endif

@@ -42,7 +42,8 @@ close_answer:
     return status;
 }
 
-psd_status psd_launch_stop_job(const char *coordinator, const char *job, int timeout_ms, char *why, size_t why_bytes)
+psd_status psd_launch_stop_job(const char *coordinator, const char *job, int timeout_ms, char *why,
+                               size_t why_bytes)
 {
     psd_msg question = {.type = PSD_MSG_QUERY, .request = 1};
     psd_wire_buffer buffer = {0};

@@ -1,4 +1,5 @@
-/* Telling a job's ranks to stop through the coordinator, as psctl stop does: the only way to those on other hosts. */
+/* Telling a job's ranks to stop through the coordinator, as psctl stop does: the only way to those on other
+ * hosts. */
 #ifndef PSD_LAUNCH_STOP_JOB_H
 #define PSD_LAUNCH_STOP_JOB_H
 
@@ -7,6 +8,7 @@
 #include "common/psd_types.h"
 
 /* Waits at most timeout_ms for the coordinator's answer. On failure `why` is a sentence. */
-psd_status psd_launch_stop_job(const char *coordinator, const char *job, int timeout_ms, char *why, size_t why_bytes);
+psd_status psd_launch_stop_job(const char *coordinator, const char *job, int timeout_ms, char *why,
+                               size_t why_bytes);
 
 #endif

@@ -63,7 +63,8 @@ int psd_launch_signals(void)
     return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-/* ----------------------------------------------------------------------------------------------------- ending */
+/* -----------------------------------------------------------------------------------------------------
+ * ending */
 
 static void fail(supervisor *s, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
@@ -94,7 +95,8 @@ static void stop_remote(const supervisor *s)
     if (s->args->host_count == 0)
         return;
     if (psd_launch_stop_job(s->args->coordinator, s->args->job, STOP_ASK_MS, why, sizeof(why)) != PSD_OK)
-        fprintf(stderr, "psrun: job %s could not be stopped through %s: %s\n", s->args->job, s->args->coordinator, why);
+        fprintf(stderr, "psrun: job %s could not be stopped through %s: %s\n", s->args->job,
+                s->args->coordinator, why);
 }
 
 static void begin_stop(supervisor *s, int number)
@@ -110,7 +112,8 @@ static void begin_stop(supervisor *s, int number)
     s->kill_at = psd_deadline_ns(psd_now_ns(), GRACE_MS);
 }
 
-/* ---------------------------------------------------------------------------------------------------- starting */
+/* ----------------------------------------------------------------------------------------------------
+ * starting */
 
 static bool watch(const supervisor *s, int fd, psd_launch_stream *stream)
 {
@@ -137,10 +140,11 @@ static int open_stream(supervisor *s, int32_t rank, int to)
     return ends[1];
 }
 
-static void start_failed(supervisor *s, const rank_process *process, const char *program, int error, bool exec_failed)
+static void start_failed(supervisor *s, const rank_process *process, const char *program, int error,
+                         bool exec_failed)
 {
-    fail(s, exec_failed ? (error == ENOENT ? 127 : 126) : 1, "rank %d: \"%s\" cannot be %s: %s", process->place.rank,
-         program, exec_failed ? "run" : "started", strerror(error));
+    fail(s, exec_failed ? (error == ENOENT ? 127 : 126) : 1, "rank %d: \"%s\" cannot be %s: %s",
+         process->place.rank, program, exec_failed ? "run" : "started", strerror(error));
 }
 
 static void start_rank(supervisor *s, int32_t rank)
@@ -176,7 +180,8 @@ static void start_rank(supervisor *s, int32_t rank)
     psd_strings_free(&remote);
 }
 
-/* ------------------------------------------------------------------------------------------------------ events */
+/* ------------------------------------------------------------------------------------------------------
+ * events */
 
 static rank_process *find_rank(const supervisor *s, pid_t pid)
 {
@@ -197,12 +202,12 @@ static void describe_end(const siginfo_t *info, char *out, size_t out_bytes)
     if (info->si_code == CLD_EXITED)
         snprintf(out, out_bytes, "exited with status %d", info->si_status);
     else
-        snprintf(out, out_bytes, "was killed by signal %d (SIG%s)%s", info->si_status, name == NULL ? "?" : name,
-                 info->si_code == CLD_DUMPED ? ", core dumped" : "");
+        snprintf(out, out_bytes, "was killed by signal %d (SIG%s)%s", info->si_status,
+                 name == NULL ? "?" : name, info->si_code == CLD_DUMPED ? ", core dumped" : "");
 }
 
-/* Of the ranks that ended at the same time, one killed by a signal is rather the cause than one that gave up because
- * its peer was gone. */
+/* Of the ranks that ended at the same time, one killed by a signal is rather the cause than one that gave up
+ * because its peer was gone. */
 static bool is_likelier(const siginfo_t *a, const siginfo_t *b)
 {
     return a->si_code != CLD_EXITED && b->si_code == CLD_EXITED;
@@ -213,12 +218,12 @@ static void report_failure(supervisor *s, const rank_process *process, const sig
     char how[128];
     describe_end(info, how, sizeof(how));
     fail(s, exit_code(info), "rank %d (%s%s%s) %s%s", process->place.rank, process->place.app->argv[0],
-         process->place.host == NULL ? "" : " on ", process->place.host == NULL ? "" : process->place.host, how,
-         s->running > 0 ? "; the other ranks were ended" : "");
+         process->place.host == NULL ? "" : " on ", process->place.host == NULL ? "" : process->place.host,
+         how, s->running > 0 ? "; the other ranks were ended" : "");
 }
 
-/* Everything that has ended. A rank's process group is killed while its leader is still a zombie, since until then
- * nobody else can have its number. */
+/* Everything that has ended. A rank's process group is killed while its leader is still a zombie, since until
+ * then nobody else can have its number. */
 static void reap(supervisor *s)
 {
     rank_process *first = NULL;
@@ -280,7 +285,8 @@ static void check_times(supervisor *s, psd_time_ns now)
     }
     if (now >= s->kill_at && s->running > 0) {
         signal_ranks(s, SIGKILL);
-        s->kill_at = psd_deadline_ns(now, MAX_WAIT_MS); /* a rank that is stuck in the kernel is killed again */
+        s->kill_at =
+            psd_deadline_ns(now, MAX_WAIT_MS); /* a rank that is stuck in the kernel is killed again */
     }
     if (s->running == 0 && s->drain_by == PSD_NEVER) {
         if (s->args->host_count == 0)

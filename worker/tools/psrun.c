@@ -28,8 +28,11 @@ static void warn_if_unreachable(const psd_launch_args *args)
     if (args->host_count == 0 || !psd_parse_endpoint(args->coordinator, host, sizeof(host), &port))
         return;
     if (strncmp(host, "127.", 4) == 0 || strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0)
-        fprintf(stderr, "psrun: the coordinator %s can be reached from this host only; ranks on others need a psd on an "
-                "address that they reach (--coordinator)\n", args->coordinator);
+        fprintf(
+            stderr,
+            "psrun: the coordinator %s can be reached from this host only; ranks on others need a psd on an "
+            "address that they reach (--coordinator)\n",
+            args->coordinator);
 }
 
 static int run(psd_launch_args *args)
