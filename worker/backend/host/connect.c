@@ -152,6 +152,8 @@ static void say_hello(host_link *link, psd_time_ns now)
     dial *d = link->dial;
     handshake_frame frame;
     d->nonce = net_random();
+    if (d->is_unix && link->net->single_copy)
+        peer_memory_permit(); /* before the acceptor tries */
     net_identify(link->net, &frame, HANDSHAKE_HELLO, link->peer.incarnation, d->nonce, 0);
     if (handshake_send(&d->channel, &frame, NULL, 0) != PSD_OK) {
         note(link, "%s", strerror(errno));

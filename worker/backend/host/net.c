@@ -177,13 +177,14 @@ static bool dispatch(host_net *net, const struct epoll_event *event, psd_time_ns
 
 static void wait_tick(host_link *link, psd_time_ns now)
 {
-    char mine[PSD_MAX_ADDR];
+    char mine[PSD_MAX_ADDR] = "";
+    char theirs[PSD_MAX_ADDR] = "";
     if (now < link->wait_deadline)
         return;
-    if (host_net_address(link->net, mine, sizeof mine) != PSD_OK)
-        mine[0] = '\0';
-    link_break(link, PSD_ERR_UNREACHABLE, "the peer has not connected to us within %d s: we listen at %s",
-               (int)(NET_WAIT_NS / PSD_NS_PER_S), mine);
+    (void)host_address_format(&link->net->address, mine, sizeof mine); /* both came from text that fits */
+    (void)host_address_format(&link->peer, theirs, sizeof theirs);
+    link_break(link, PSD_ERR_UNREACHABLE, "the peer %s has not connected to us at %s within %d s", theirs,
+               mine, (int)(NET_WAIT_NS / PSD_NS_PER_S));
 }
 
 static bool tick(host_net *net, psd_time_ns now)
