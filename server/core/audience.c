@@ -130,9 +130,10 @@ static bool next_server(const job *j, const table *t, psd_msg *msg, uint64_t *cu
 static bool next_by_group(const psd_core *core, const job *j, psd_effect *effect, uint64_t *cursor, psd_peer *peer)
 {
     uint32_t id = effect->audience.id;
-    const group *g = find_even_buried(core, &j->groups, id, group_free);
-    if (g != NULL)
-        return next_in_group(j, g, effect->msg, cursor, peer);
+    if (id < PENDING_IDS) {
+        const group *g = find_even_buried(core, &j->groups, id, group_free);
+        return g != NULL && next_in_group(j, g, effect->msg, cursor, peer);
+    }
     const pending *p = find_even_buried(core, &j->pendings, id, pending_free);
     return p != NULL && next_in_pending(j, p, effect->msg, cursor, peer);
 }

@@ -123,7 +123,7 @@ static pending *pending_make(psd_core *core, const member *m, const psd_msg *msg
         pending_free(p);
         return NULL;
     }
-    p->id = j->next_id++;
+    p->id = j->next_pending++;
     return p;
 free_order:
     free(order);

@@ -54,7 +54,7 @@ group *groups_create(psd_core *core, job *j, uint32_t count, uint32_t *members, 
         group_free(g);
         return NULL;
     }
-    g->id = j->next_id++;
+    g->id = j->next_group++;
     g->state = GROUP_ASKING;
     g->epoch = j->epoch;
     g->changed = core->now;

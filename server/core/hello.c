@@ -1,7 +1,23 @@
 /* HELLO: who may come, with which rank, in whose place. */
+#include <stdarg.h>
 #include <stdlib.h>
 
 #include "server/core/state.h"
+
+/* The worker is told, and so are those who read the log: a world that never gets complete has its reason there. */
+static void refuse_hello(psd_core *core, const psd_event *event, psd_status status, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+static void refuse_hello(psd_core *core, const psd_event *event, psd_status status, const char *format, ...)
+{
+    char text[PSD_MAX_TEXT];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    refuse_peer(core, event->peer, event->msg, status, "%s", text);
+    note_add(core, jobs_find(core, event->msg->ident.job), -1, PSD_NOTE_WARN, "a worker was refused: %.900s", text);
+}
 
 /* -------------------------------------------------------------------------------------------------- the message */
 
@@ -10,27 +26,27 @@ static bool hello_valid(psd_core *core, const psd_event *event)
     const psd_msg *msg = event->msg;
     const psd_msg_hello *h = &msg->u.hello;
     if (!psd_name_valid(msg->ident.job) || !psd_name_valid(msg->ident.name) || !psd_name_valid(h->role))
-        refuse_peer(core, event->peer, msg, PSD_ERR_INVAL,
+        refuse_hello(core, event, PSD_ERR_INVAL,
                     "job, worker and role names are 1 to %d bytes of letters, digits, '.', '_' and '-'",
                     PSD_MAX_NAME - 1);
     else if (msg->ident.incarnation == 0)
-        refuse_peer(core, event->peer, msg, PSD_ERR_INVAL, "an incarnation must not be 0");
+        refuse_hello(core, event, PSD_ERR_INVAL, "an incarnation must not be 0");
     else if (h->world_min <= 0 || h->world_max < h->world_min)
-        refuse_peer(core, event->peer, msg, PSD_ERR_INVAL,
+        refuse_hello(core, event, PSD_ERR_INVAL,
                     "a world of %d to %d ranks is not possible: the size is at least 1 and min is not above max",
                     h->world_min, h->world_max);
     else if (h->world_max > PSD_MAX_WORLD || (uint32_t)h->world_min > core->config.max_ranks)
-        refuse_peer(core, event->peer, msg, PSD_ERR_LIMIT, "a world of %d ranks is over the limit of %u",
+        refuse_hello(core, event, PSD_ERR_LIMIT, "a world of %d ranks is over the limit of %u",
                     h->world_max > PSD_MAX_WORLD ? h->world_max : h->world_min, core->config.max_ranks);
     else if (h->rank < -1)
-        refuse_peer(core, event->peer, msg, PSD_ERR_INVAL, "rank %d is not possible: 0 or above, or -1 to let psd choose",
+        refuse_hello(core, event, PSD_ERR_INVAL, "rank %d is not possible: 0 or above, or -1 to let psd choose",
                     h->rank);
     else if (h->rank >= h->world_min && h->rank < h->world_max)
-        refuse_peer(core, event->peer, msg, PSD_ERR_UNSUPPORTED,
+        refuse_hello(core, event, PSD_ERR_UNSUPPORTED,
                     "rank %d is beyond the %d ranks with which job %s starts; growing a running world is not built yet",
                     h->rank, h->world_min, msg->ident.job);
     else if (h->rank >= h->world_max)
-        refuse_peer(core, event->peer, msg, PSD_ERR_INVAL, "rank %d is outside a world of %d ranks, which has 0 to %d",
+        refuse_hello(core, event, PSD_ERR_INVAL, "rank %d is outside a world of %d ranks, which has 0 to %d",
                     h->rank, h->world_max, h->world_max - 1);
     else
         return true;
@@ -73,7 +89,7 @@ static void hello_again(psd_core *core, member *m, const psd_event *event)
     const psd_msg *msg = event->msg;
     const psd_msg_hello *hello = &msg->u.hello;
     if (hello->resume_token != 0 && hello->resume_token != m->token) {
-        refuse_peer(core, event->peer, msg, PSD_ERR_REFUSED,
+        refuse_hello(core, event, PSD_ERR_REFUSED,
                     "the resume token is not that of worker %s of job %s: only the same process can resume", m->name,
                     m->job->name);
         return;
@@ -178,7 +194,7 @@ static bool choose_rank(psd_core *core, const psd_event *event, const job *j, co
     if (holder != NULL && holder != former) {
         char who[256];
         member_text(holder, who, sizeof(who));
-        refuse_peer(core, event->peer, msg, PSD_ERR_EXISTS,
+        refuse_hello(core, event, PSD_ERR_EXISTS,
                     "worker %s on host %s, pid %u, asks for rank %d, which %s has in job %s: give each worker its own "
                     "rank",
                     msg->ident.name, msg->u.hello.host, msg->u.hello.pid, rank, who, j->name);
@@ -187,7 +203,7 @@ static bool choose_rank(psd_core *core, const psd_event *event, const job *j, co
     if (rank < 0 && j->state == JOB_RUNNING) {
         rank = vacant_rank(j);
         if (rank < 0) {
-            refuse_peer(core, event->peer, msg, PSD_ERR_LIMIT,
+            refuse_hello(core, event, PSD_ERR_LIMIT,
                         "job %s already has its %u ranks, all alive%s: start the worker in another job", j->name,
                         j->world,
                         j->world_max > j->world_min ? "; growing a running world is not built yet" : "");
@@ -234,7 +250,7 @@ static void hello_admit(psd_core *core, const psd_event *event, member *former)
     int32_t rank = -1;
     job *j = jobs_take(core, msg, &status, why, sizeof(why));
     if (j == NULL) {
-        refuse_peer(core, event->peer, msg, status, "%s", why);
+        refuse_hello(core, event, status, "%s", why);
         return;
     }
     /* An ended job was started anew, and forgot its members. */
@@ -280,19 +296,19 @@ void members_hello(psd_core *core, const psd_event *event)
     member *speaker = psd_map_get(&core->peers, event->peer);
     bool same_life = m != NULL && m->incarnation == msg->ident.incarnation;
     if (speaker != NULL && (speaker != m || !same_life)) {
-        refuse_peer(core, event->peer, msg, PSD_ERR_INVAL,
+        refuse_hello(core, event, PSD_ERR_INVAL,
                     "this connection speaks for worker %s already: use one connection for each context",
                     speaker->name);
     } else if (same_life && m->job->state == JOB_ENDED) {
-        refuse_peer(core, event->peer, msg, PSD_ERR_REFUSED, "job %s ended: start the worker again", m->job->name);
+        refuse_hello(core, event, PSD_ERR_REFUSED, "job %s ended: start the worker again", m->job->name);
     } else if (same_life && member_is_live(m)) {
         hello_again(core, m, event);
     } else if (same_life) {
-        refuse_peer(core, event->peer, msg, PSD_ERR_REFUSED,
+        refuse_hello(core, event, PSD_ERR_REFUSED,
                     "worker %s of job %s %s; a process cannot come back after that: start it again", m->name,
                     m->job->name, m->state == MEMBER_LOST ? "was taken for lost" : "has left");
     } else if (m != NULL && member_is_live(m) && !may_replace(core, m, &msg->u.hello)) {
-        refuse_peer(core, event->peer, msg, PSD_ERR_EXISTS,
+        refuse_hello(core, event, PSD_ERR_EXISTS,
                     "the name %s is taken in job %s by a live worker on host %s, pid %u: choose another PSD_NAME, or "
                     "end that one first",
                     m->name, m->job->name, m->host, m->pid);

@@ -171,7 +171,8 @@ static job *job_start(psd_core *core, job **place, const psd_msg *msg)
                .world_min = hello->world_min,
                .world_max = hello->world_max,
                .ranks = ranks,
-               .next_id = 1,
+               .next_group = 1,
+               .next_pending = PENDING_IDS,
                .next_table = 1};
     (void)snprintf(j->name, sizeof(j->name), "%s", msg->ident.job);
     (void)snprintf(j->first, sizeof(j->first), "%s", msg->ident.name);
@@ -265,10 +266,11 @@ void jobs_form(psd_core *core, job *j)
         j->roster[i]->in_world_group = true;
         member_activate(core, j->roster[i]);
     }
-    j->world_group = j->next_id; /* which groups_create takes */
+    j->world_group = j->next_group; /* which groups_create takes */
     psd_msg *msg = send_to(core, to_job(j), PSD_MSG_WELCOME);
     members_fill_welcome(core, j, &msg->u.welcome);
-    note_add(core, j, -1, PSD_NOTE_INFO, "job %s: the world of %u ranks is complete, epoch 1", j->name, j->world);
+    note_add(core, j, -1, PSD_NOTE_INFO, "job %s: the world of %u rank%s is complete, epoch 1", j->name,
+             j->world, j->world == 1 ? "" : "s");
     (void)groups_create(core, j, j->world, NULL, NULL, NULL);
 }
 

@@ -19,6 +19,7 @@
 #define MAX_PENDING_PER_JOB  1024 /* group requests that wait for members */
 #define MAX_PLANS_PER_JOB    4096
 #define MAX_TABLES_PER_JOB   1024
+#define PENDING_IDS          UINT32_C(0x80000000) /* requests for groups are numbered from here, groups below */
 #define MAX_NOTES            512
 #define MAX_LOST_PER_TIMER   64 /* leases ended in one step; the timer is due again at once if more are over */
 #define NOTICE_INTERVAL_NS   PSD_NS_PER_S
@@ -156,7 +157,7 @@ typedef struct group {
 
 /* A request for groups that waits until all who must ask have asked. */
 typedef struct pending {
-    uint32_t id;    /* from the groups' number space, so that it can be an audience */
+    uint32_t id;    /* at or above PENDING_IDS, so that it is an audience like a group's */
     uint32_t count; /* of those who must ask */
     job *job;
     psd_group_how how;
@@ -276,7 +277,8 @@ struct job {
     uint32_t lowest_free; /* no unclaimed rank below this one */
     uint32_t lost;
     uint32_t left;
-    uint32_t next_id; /* of groups and requests for groups */
+    uint32_t next_group;
+    uint32_t next_pending;
     uint32_t next_table;
     uint32_t world_group;
     uint32_t opening; /* groups that are not yet live or broken */

@@ -56,7 +56,7 @@ static const psd_column status_columns[] = {
 static const char *job_state_name(const job *j)
 {
     if (j->state == JOB_ENDED)
-        return j->lost > 0 ? "failed" : "ended";
+        return "ended";
     if (j->stopping)
         return "stopping";
     return j->state == JOB_FORMING ? "forming" : "running";

@@ -64,7 +64,7 @@ static void visit_groups(psd_core *core, job *j, page *p)
         if (row == NULL)
             continue;
         *row++ = cell_text(j->name);
-        *row++ = cell_int(q->id);
+        *row++ = cell_int(0); /* it has no number before all have asked */
         *row++ = cell_int((int64_t)j->epoch);
         *row++ = cell_int(q->count);
         *row++ = cell_text("asked");
