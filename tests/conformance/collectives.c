@@ -336,21 +336,15 @@ static void try_places(suite *s, cell c)
     }
 }
 
-/* The world gets every combination; the other groups, when quick, odd sizes, and blocking or not by turns. */
 static void try_sizes(suite *s, cell c, int group)
 {
     c.group = &s->groups[group];
     for (int size = 0; size < SIZES; size++) {
         c.count = size_of(size, c.dtype);
-        bool thorough = group == 0 || !s->quick;
-        if (!thorough && size % 2 == 0)
-            continue;
-        c.is_async = !thorough && s->cell_count % 2 == 0;
+        c.is_async = false;
         try_places(s, c);
-        if (thorough) {
-            c.is_async = true;
-            try_places(s, c);
-        }
+        c.is_async = true;
+        try_places(s, c);
     }
 }
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Runs the conformance suite for 1, 2, 3, 4 and 8 ranks, each against its table in cells.txt.
 #   tests/conformance/run.sh BUILD [--full] [--update]
-# --full: all sizes in all groups and 64 MiB for every operation; --update: rewrite cells.txt for these sizes.
+# --full: 64 MiB for every operation; --update: rewrite cells.txt for these sizes.
 set -u
 build=$1
 shift
