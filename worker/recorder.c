@@ -123,9 +123,10 @@ uint64_t psd_record_begin(psd_recorder *recorder, const psd_record_start *start)
     uint64_t *to = (uint64_t *)(void *)slot;
     const uint64_t *from = (const uint64_t *)(const void *)&record;
     atomic_store_explicit(&slot->seq, 0, memory_order_relaxed);
-    atomic_thread_fence(memory_order_release);
+    /* Release, so that who reads a new word also sees that the seq is gone (a fence would do, but TSan knows
+     * none). */
     for (size_t i = 1; i < WORDS; i++)
-        __atomic_store_n(&to[i], from[i], __ATOMIC_RELAXED);
+        __atomic_store_n(&to[i], from[i], __ATOMIC_RELEASE);
     atomic_store_explicit(&slot->seq, seq, memory_order_release);
     return seq;
 }
@@ -187,8 +188,7 @@ static bool snapshot(const psd_record_file *file, uint64_t seq, psd_record *out)
     if (atomic_load_explicit(&slot->seq, memory_order_acquire) != seq)
         return false;
     for (size_t i = 1; i < WORDS; i++)
-        to[i] = __atomic_load_n(&from[i], __ATOMIC_RELAXED);
-    atomic_thread_fence(memory_order_acquire);
+        to[i] = __atomic_load_n(&from[i], __ATOMIC_ACQUIRE);
     return atomic_load_explicit(&slot->seq, memory_order_relaxed) == seq;
 }
 
