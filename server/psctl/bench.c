@@ -13,17 +13,19 @@ static const char details[] =
     "Starts a private psd and the ranks with psrun, and runs psd-bench on them; both programs are looked\n"
     "for beside psctl. Prints the columns of nccl-tests; every result is checked.\n"
     "\n"
-    "OP: send, broadcast, all_reduce, reduce, scatter, gather, all_gather, reduce_scatter, all_to_all, ...\n"
+    "OP: all_reduce, broadcast, reduce, scatter, gather, all_gather, reduce_scatter, all_to_all, send,\n"
+    "sendrecv, barrier\n"
     "\n"
     "Options:\n"
-    "  -n RANKS               how many ranks (2)\n"
-    "  -b SIZE  -e SIZE       smallest and largest size, as in 8, 64K, 256M\n"
-    "  -f FACTOR              from one size to the next\n"
-    "  -w COUNT  -i COUNT     operations to warm up with, and to measure\n"
-    "  --dtype T  --redop R   as in f32, sum\n"
-    "  --buffer malloc|psd    where the tensors lie\n"
-    "  --check                compare every element\n"
-    "  --json                 one object a line\n"
+    "  -n, --ranks RANKS          how many ranks (2)\n"
+    "  -b SIZE  -e SIZE           smallest and largest size (8, 32M), as in 8, 64K, 256M\n"
+    "  -f FACTOR                  from one size to the next (2)\n"
+    "  -w COUNT  -i COUNT         operations to warm up with, and to measure\n"
+    "  -d, --dtype TYPE           as in f32\n"
+    "  -o, --redop OPERATION      as in sum\n"
+    "      --buffer malloc|psd    where the tensors lie\n"
+    "      --check 0|1            compare the results (1)\n"
+    "      --json                 one object a line\n"
     "Options that are not listed here go to psd-bench as they are.\n";
 
 /* The program `name` in psctl's own directory. */
@@ -102,7 +104,9 @@ static psctl_exit run(const psctl_options *options, int argc, char **argv)
         psctl_error("out of memory");
         return PSCTL_FAILED;
     }
-    char *head[] = {psrun, (char[]){"--standalone"}, (char[]){"-n"}, ranks, (char[]){"--"}, bench};
+    char *head[] = {
+        psrun, (char[]){"--standalone"}, (char[]){"--no-prefix"}, (char[]){"-n"}, ranks, (char[]){"--"},
+        bench};
     memcpy(line, head, sizeof head);
     memcpy(line + sizeof head / sizeof head[0], argv, (size_t)argc * sizeof *argv);
     fflush(stdout);
