@@ -24,13 +24,12 @@ for ranks in 1 2 3 4 8; do
     compare=(--cells "$cells")
     [ -n "$update" ] && compare=()
     echo "== $ranks ranks"
-    timeout -k 10 "${CONFORMANCE_TIMEOUT:-120}" "$build/bin/psrun" --standalone -n "$ranks" -- \
+    timeout -k 10 "${CONFORMANCE_TIMEOUT:-120}" "$build/bin/psrun" --standalone --no-prefix -n "$ranks" -- \
         "$build/tests/conformance/conformance" $sizes "${compare[@]}" >"$output" 2>&1
     status=$?
-    # psrun puts the rank in front of each line.
-    sed -E 's/^\[?(rank )?[0-9]+[]:]+ ?//' "$output"
+    cat "$output"
     [ "$status" = 0 ] || { echo "conformance: $ranks ranks: exit status $status"; failed=1; }
-    sed -E 's/^\[?(rank )?[0-9]+[]:]+ ?//' "$output" | awk '/^cells ranks=/ {on = 1} /^skipped by/ {if (on) print ""; on = 0} on' >>"$tables"
+    awk '/^cells ranks=/ {on = 1} /^skipped by/ {if (on) print ""; on = 0} on' "$output" >>"$tables"
 done
 
 if [ -n "$update" ] && [ "$failed" = 0 ]; then
