@@ -23,11 +23,13 @@ typedef struct psd_daemon {
     psd_event *pending;
     size_t pending_count;
     size_t pending_capacity;
-    psd_time_ns now; /* of this turn */
-    psd_time_ns next_second;
+    psd_time_ns now;            /* of this turn */
+    psd_time_ns next_watch;     /* of the memory */
     psd_time_ns watchdog_every; /* 0: none */
     psd_time_ns next_watchdog;
-    psd_time_ns over_limit_since; /* PSD_NEVER: memory is below the limit */
+    int64_t
+        memory_floor; /* what was left when connections had been closed for memory; 0: never, or long past */
+    bool measure_floor;
     int signal_fd;
     bool stop_asked;
     bool failed; /* cannot go on: ends with exit code 1 */

@@ -11,11 +11,12 @@
 
 #define BATCH       256
 #define MAX_WAIT_MS 1000
+#define WATCH_NS    (250 * PSD_NS_PER_MS) /* whoever can connect can make psd grow by a gigabyte a second */
 
 static int wait_ms(const psd_daemon *daemon)
 {
     psd_time_ns now = psd_now_ns();
-    psd_time_ns due = daemon->next_second;
+    psd_time_ns due = daemon->next_watch;
     psd_time_ns core = psd_core_deadline(daemon->core);
     psd_time_ns suspects = psd_peers_deadline(psd_io_peers(daemon->io));
     due = core < due ? core : due;
@@ -111,15 +112,15 @@ static void take_messages(psd_daemon *daemon)
     }
 }
 
-static void every_second(psd_daemon *daemon)
+static void keep_watch(psd_daemon *daemon)
 {
     if (daemon->watchdog_every > 0 && daemon->now >= daemon->next_watchdog) {
         psd_notify("WATCHDOG=1");
         daemon->next_watchdog = daemon->now + daemon->watchdog_every;
     }
-    if (daemon->now < daemon->next_second)
+    if (daemon->now < daemon->next_watch)
         return;
-    daemon->next_second = daemon->now + PSD_NS_PER_S;
+    daemon->next_watch = daemon->now + WATCH_NS;
     psd_daemon_watch_memory(daemon);
 }
 
@@ -140,7 +141,7 @@ static void turn(psd_daemon *daemon)
         psd_journal_row timer = {.event = {.type = PSD_EVENT_TIMER}};
         psd_daemon_step(daemon, &timer);
     }
-    every_second(daemon);
+    keep_watch(daemon);
     psd_daemon_settle(daemon);
 }
 
@@ -148,7 +149,7 @@ void psd_daemon_run(psd_daemon *daemon)
 {
     daemon->watchdog_every = psd_notify_watchdog_ns();
     daemon->next_watchdog = daemon->now;
-    daemon->next_second = daemon->now + PSD_NS_PER_S;
+    daemon->next_watch = daemon->now + WATCH_NS;
     while (!daemon->stop_asked && !daemon->failed)
         turn(daemon);
     psd_notify("STOPPING=1");

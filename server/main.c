@@ -189,7 +189,7 @@ static void stop(psd_daemon *daemon, int code)
 
 int main(int argc, char **argv)
 {
-    psd_daemon daemon = {.over_limit_since = PSD_NEVER, .signal_fd = -1};
+    psd_daemon daemon = {.signal_fd = -1};
     switch (psd_options_parse(argc, argv, &daemon.options)) {
     case PSD_OPTIONS_RUN:
         break;

@@ -18,7 +18,6 @@
 
 #define DEFAULT_LIMIT (INT64_C(4) << 30)
 #define NAMED_PEERS   8
-#define WARN_AGAIN_NS (60 * PSD_NS_PER_S)
 
 typedef struct connection {
     uint64_t received; /* bytes */
@@ -46,7 +45,7 @@ static int64_t resident_bytes(void)
 
 static bool describe(int fd, connection *out)
 {
-    struct sockaddr_storage peer;
+    struct sockaddr_storage peer = {0};
     socklen_t bytes = sizeof(peer);
     struct tcp_info info;
     socklen_t info_bytes = sizeof(info);
@@ -110,18 +109,26 @@ static void shed(psd_daemon *daemon)
     psd_daemon_step(daemon, &restart);
 }
 
+/* What is left after connections were closed is psd's own, or not given back: closing them again is of use
+ * only once it has grown again. */
+static bool must_shed(psd_daemon *daemon, int64_t resident)
+{
+    int64_t limit = daemon->options.memory_limit;
+    if (daemon->measure_floor)
+        daemon->memory_floor = resident;
+    daemon->measure_floor = false;
+    if (resident <= limit)
+        daemon->memory_floor = 0;
+    return resident > limit && resident > daemon->memory_floor + limit / 4;
+}
+
 void psd_daemon_watch_memory(psd_daemon *daemon)
 {
     char have[32];
     char limit[32];
     int64_t resident = resident_bytes();
-    if (resident <= daemon->options.memory_limit) {
-        daemon->over_limit_since = PSD_NEVER;
+    if (!must_shed(daemon, resident))
         return;
-    }
-    if (daemon->over_limit_since != PSD_NEVER && daemon->now - daemon->over_limit_since < WARN_AGAIN_NS)
-        return;
-    daemon->over_limit_since = daemon->now;
     psd_log("psd", PSD_LOG_WARN,
             "psd holds %s of memory, over its limit of %s: all connections are closed (workers come "
             "back by themselves); a larger limit: --memory-limit",
@@ -129,4 +136,5 @@ void psd_daemon_watch_memory(psd_daemon *daemon)
             psd_format_bytes(daemon->options.memory_limit, limit, sizeof(limit)));
     name_connections();
     shed(daemon);
+    daemon->measure_floor = true;
 }

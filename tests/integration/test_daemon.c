@@ -249,6 +249,32 @@ PSD_TEST(daemon, tells_workers_that_it_stops)
     test_client_close(&client);
 }
 
+/* ZeroMQ bounds a frame, not how many frames an unfinished message has. */
+PSD_TEST(daemon, survives_a_message_without_an_end)
+{
+    static unsigned char frame[9 + (1 << 20)];
+    struct sockaddr_in self = {0};
+    socklen_t bytes = sizeof self;
+    char named[64];
+    ssize_t sent = 1;
+    frame[0] = 3;                   /* long, more to come */
+    frame[9 - 3] = (1 << 20) >> 16; /* its length, big-endian */
+    start((const char *[]){"--memory-limit", "64M", NULL});
+    int fd = dial();
+    shake_hands(fd);
+    cr_assert_eq(getsockname(fd, (struct sockaddr *)&self, &bytes), 0);
+    for (int i = 0; i < 4000 && sent > 0; i++)
+        for (size_t at = 0; at < sizeof frame && sent > 0; at += (size_t)sent)
+            sent = send(fd, frame + at, sizeof frame - at, MSG_NOSIGNAL);
+    cr_assert(sent < 0 && (errno == EPIPE || errno == ECONNRESET), "4 GB went through: %s", strerror(errno));
+    close(fd);
+    cr_assert(test_proc_expect(&psd, "over its limit of 64", 5000), "%s", psd.text);
+    snprintf(named, sizeof named, "127.0.0.1 port %u, has sent", (unsigned)ntohs(self.sin_port));
+    cr_assert(test_proc_expect(&psd, named, 5000), "%s", psd.text);
+    still_answers();
+    stop();
+}
+
 /* systemd's side of sd_notify, with an abstract socket. */
 PSD_TEST(daemon, tells_the_service_manager)
 {

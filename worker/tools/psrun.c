@@ -56,6 +56,7 @@ static int run(psd_launch_args *args)
     }
     warn_if_unreachable(args);
     code = psd_launch_run(args, signal_fd, psd.pid, &psd_ended);
+    args->coordinator = NULL; /* may point into psd */
     if (!psd_ended)
         psd_private_stop(&psd);
 close_signals:
