@@ -1,9 +1,10 @@
-/* The control protocol's messages as plain structs. proto/wire.c turns frames into these and back; the core and the
- * worker's agent see only these. Which side sends what, and in which order, is the grammar at the top of psd.proto.
+/* The control protocol's messages as plain structs. proto/wire.c turns frames into these and back; the core
+ * and the worker's agent see only these. Which side sends what, and in which order, is the grammar at the top
+ * of psd.proto.
  *
- * Ownership: pointers in a message are borrowed. A decoded message's memory belongs to the box that wire.c returned
- * it in; a message to be encoded, or an effect of the core, points into its producer's memory. Text fields are
- * NUL-terminated, valid UTF-8 after decoding. */
+ * Ownership: pointers in a message are borrowed. A decoded message's memory belongs to the box that wire.c
+ * returned it in; a message to be encoded, or an effect of the core, points into its producer's memory. Text
+ * fields are NUL-terminated, valid UTF-8 after decoding. */
 #ifndef PSD_COMMON_MSG_H
 #define PSD_COMMON_MSG_H
 
@@ -77,8 +78,8 @@ typedef struct psd_msg_hello {
     char address[PSD_MAX_ADDR]; /* where the backend's data links listen; opaque to psd */
     char backend[16];
     uint32_t pid;
-    int32_t rank;          /* asked for, or held before; -1: psd chooses */
-    int32_t world_min;     /* fixed size: both equal */
+    int32_t rank;      /* asked for, or held before; -1: psd chooses */
+    int32_t world_min; /* fixed size: both equal */
     int32_t world_max;
     uint64_t resume_token; /* of the predecessor, or of this life when it resyncs; 0: none */
     uint64_t epoch;        /* last one known; 0: new */
@@ -95,10 +96,11 @@ typedef struct psd_msg_welcome {
     int32_t world;
     uint64_t epoch;
     uint64_t resume_token;
-    uint32_t world_group; /* id of the world's group; its GROUP_OPENED follows (again after a resync, as long as the
-                             group is opening). 0: came to a running job in the place of a lost or departed rank; the
-                             world's group cannot be used, groups made with GROUP_NEW can */
-    int32_t lease_ms;     /* silence after which psd takes the worker for lost */
+    uint32_t
+        world_group;  /* id of the world's group; its GROUP_OPENED follows (again after a resync, as long as
+                         the  group is opening). 0: came to a running job in the place of a lost or departed
+                         rank; the  world's group cannot be used, groups made with GROUP_NEW can */
+    int32_t lease_ms; /* silence after which psd takes the worker for lost */
     int32_t heartbeat_ms;
 } psd_msg_welcome;
 
@@ -124,8 +126,8 @@ typedef struct psd_current_op {
 
 typedef struct psd_msg_heartbeat {
     uint64_t epoch;
-    uint64_t ops;            /* operations completed in this life */
-    uint64_t bytes_sent;     /* over data links */
+    uint64_t ops;        /* operations completed in this life */
+    uint64_t bytes_sent; /* over data links */
     uint64_t bytes_received;
     uint64_t pool_bytes;     /* held of psd_tensor_alloc */
     uint64_t resident_bytes; /* of the process */
@@ -158,7 +160,7 @@ typedef struct psd_msg_group_opened {
     uint32_t group; /* 0: split with color -1, no group */
     uint64_t epoch;
     uint32_t count;
-    const uint32_t *members;       /* world ranks in group order; NULL: 0 .. count-1 */
+    const uint32_t *members;      /* world ranks in group order; NULL: 0 .. count-1 */
     const char *const *addresses; /* count of them, of the members */
     uint32_t token_bytes;
     uint8_t token[PSD_MAX_TOKEN];
@@ -206,14 +208,14 @@ typedef struct psd_msg_plan_steps {
     uint32_t rounds; /* of the plan */
     uint32_t count;
     const uint32_t *round;
-    const uint32_t *peer;    /* group rank */
-    const uint8_t *is_send;  /* else receive */
-    const uint64_t *offset;  /* bytes, in the source (send) or destination (receive) tensor */
+    const uint32_t *peer;   /* group rank */
+    const uint8_t *is_send; /* else receive */
+    const uint64_t *offset; /* bytes, in the source (send) or destination (receive) tensor */
     const uint64_t *bytes;
 } psd_msg_plan_steps;
 
-/* PLAN_NEXT (chunk: the one wanted), PLAN_READY (hash: computed over the steps received), PLAN_GO, PLAN_PROGRESS
- * (runs, bytes, last_run_ns), PLAN_CLOSE. */
+/* PLAN_NEXT (chunk: the one wanted), PLAN_READY (hash: computed over the steps received), PLAN_GO,
+ * PLAN_PROGRESS (runs, bytes, last_run_ns), PLAN_CLOSE. */
 typedef struct psd_msg_plan {
     uint32_t plan;
     uint32_t chunk;
@@ -240,8 +242,8 @@ typedef struct psd_table_spec {
     const psd_param *params;
 } psd_table_spec;
 
-/* TABLE_OPEN (spec), TABLE_ASSIGN to servers and TABLE_OPENED to trainers (table, spec, who; world ranks ascending).
- * Both then open a group of servers and trainers together, servers first. */
+/* TABLE_OPEN (spec), TABLE_ASSIGN to servers and TABLE_OPENED to trainers (table, spec, who; world ranks
+ * ascending). Both then open a group of servers and trainers together, servers first. */
 typedef struct psd_msg_table_open {
     uint32_t table;
     psd_table_spec spec;
@@ -251,8 +253,8 @@ typedef struct psd_msg_table_open {
     const uint32_t *trainers;
 } psd_msg_table_open;
 
-/* TABLE_READY (status, text: a server made room or could not), TABLE_PROGRESS (from servers), TABLE_CLOSE (from
- * trainers), TABLE_FREE (to servers, once all trainers have closed). */
+/* TABLE_READY (status, text: a server made room or could not), TABLE_PROGRESS (from servers), TABLE_CLOSE
+ * (from trainers), TABLE_FREE (to servers, once all trainers have closed). */
 typedef struct psd_msg_table {
     uint32_t table;
     psd_status status;
@@ -272,8 +274,8 @@ typedef struct psd_msg_stop {
     char text[PSD_MAX_TEXT];
 } psd_msg_stop;
 
-/* A question of psctl: `view` is status, jobs, ranks, groups, plans, ops, tables, events, version; or the command
- * stop. Rows come in pages: ask again with `after` = the reply's `next` until that is 0. */
+/* A question of psctl: `view` is status, jobs, ranks, groups, plans, ops, tables, events, version; or the
+ * command stop. Rows come in pages: ask again with `after` = the reply's `next` until that is 0. */
 typedef struct psd_msg_query {
     char view[24];
     char job[PSD_MAX_NAME]; /* "": all jobs */
@@ -329,7 +331,7 @@ typedef struct psd_msg {
         psd_msg_abort abort; /* GROUP_FAIL, ABORT */
         psd_msg_plan_open plan_open;
         psd_msg_plan_steps plan_steps;
-        psd_msg_plan plan; /* PLAN_NEXT, PLAN_READY, PLAN_GO, PLAN_PROGRESS, PLAN_CLOSE */
+        psd_msg_plan plan;             /* PLAN_NEXT, PLAN_READY, PLAN_GO, PLAN_PROGRESS, PLAN_CLOSE */
         psd_msg_table_open table_open; /* TABLE_OPEN, TABLE_ASSIGN, TABLE_OPENED */
         psd_msg_table table;           /* TABLE_READY, TABLE_PROGRESS, TABLE_CLOSE, TABLE_FREE */
         psd_msg_bye bye;

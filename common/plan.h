@@ -22,9 +22,9 @@ typedef struct psd_plan_steps {
     psd_step *steps;
 } psd_plan_steps;
 
-/* Hash (XXH64, chained step by step) of the steps of one rank, in the columns of PLAN_STEPS. Both sides compute it with
- * this function, so that agreeing on it means having the same steps. `seed` is 0 for the first chunk, then the hash of
- * the chunks before: how the steps are cut into chunks does not matter. */
+/* Hash (XXH64, chained step by step) of the steps of one rank, in the columns of PLAN_STEPS. Both sides
+ * compute it with this function, so that agreeing on it means having the same steps. `seed` is 0 for the
+ * first chunk, then the hash of the chunks before: how the steps are cut into chunks does not matter. */
 uint64_t psd_plan_rank_hash(const psd_msg_plan_steps *columns, uint64_t seed);
 
 #endif

@@ -1,5 +1,6 @@
-/* Frames <-> message structs. The only code that knows protobuf. Every decoded field is checked: version, text (NUL,
- * UTF-8, length), enum ranges, counts against the columns that came, numbers against their limits. */
+/* Frames <-> message structs. The only code that knows protobuf. Every decoded field is checked: version,
+ * text (NUL, UTF-8, length), enum ranges, counts against the columns that came, numbers against their limits.
+ */
 #ifndef PSD_WIRE_H
 #define PSD_WIRE_H
 
@@ -12,16 +13,17 @@ typedef struct psd_msg_box {
     void *arena;
 } psd_msg_box;
 
-/* PSD_ERR_FORMAT: not a psd message, or a field out of bounds. PSD_ERR_PROTOCOL: another protocol version, named in
- * `why`. PSD_ERR_LIMIT: over PSD_MAX_FRAME, or more memory to decode than 8 times that.
- * *out and its message are written only on PSD_OK, `why` only on failure: a sentence that names the field. */
+/* PSD_ERR_FORMAT: not a psd message, or a field out of bounds. PSD_ERR_PROTOCOL: another protocol version,
+ * named in `why`. PSD_ERR_LIMIT: over PSD_MAX_FRAME, or more memory to decode than 8 times that. *out and its
+ * message are written only on PSD_OK, `why` only on failure: a sentence that names the field. */
 psd_status psd_wire_decode(const void *frame, size_t bytes, psd_msg_box **out, char *why, size_t why_bytes);
 void psd_msg_box_free(psd_msg_box *box); /* accepts NULL */
 
-/* Encodes into a growing buffer that the caller keeps between calls and frees with psd_wire_buffer_free. PSD_ERR_LIMIT when
- * the frame would be over PSD_MAX_FRAME (rows and columns must be paged or chunked by the producer); the buffer then holds
- * no frame. Text that is not UTF-8 (cut inside a character, say) is sent up to its first bad byte. What the other side
- * would refuse for its value, as a rank out of bounds, is not checked here. */
+/* Encodes into a growing buffer that the caller keeps between calls and frees with psd_wire_buffer_free.
+ * PSD_ERR_LIMIT when the frame would be over PSD_MAX_FRAME (rows and columns must be paged or chunked by the
+ * producer); the buffer then holds no frame. Text that is not UTF-8 (cut inside a character, say) is sent up
+ * to its first bad byte. What the other side would refuse for its value, as a rank out of bounds, is not
+ * checked here. */
 typedef struct psd_wire_buffer {
     uint8_t *data;
     size_t bytes;

@@ -444,7 +444,7 @@ static bool write_reply(writer *w, const psd_msg_reply *in, Psdpb__Reply *out)
     out->next = in->next;
     out->rows = in->row_count;
     out->n_columns = columns;
-    out->columns = scratch(w, columns, sizeof *out->columns);
+    out->columns = scratch(w, columns, sizeof(Psdpb__Column *));
     Psdpb__Column *heads = scratch(w, columns, sizeof *heads);
     if (out->columns == NULL || heads == NULL)
         return false;

@@ -43,7 +43,7 @@ static bool beside(const char *name, char *path, size_t path_bytes)
         psctl_error("the path of psctl's directory is too long");
         return false;
     }
-    strcpy(path + directory, name);
+    memcpy(path + directory, name, strlen(name) + 1);
     if (access(path, X_OK) != 0) {
         psctl_error("%s: %s; it belongs beside psctl: build it with `make` or install psd again", path,
                     strerror(errno));

@@ -199,7 +199,17 @@ PSD_TEST(wire, heartbeat_keeps_every_field)
                                                .site = "train.c:40"};
     psd_msg_box *box;
     psd_msg *got = decode_again(&msg, &box);
-    cr_assert_eq(memcmp(&got->u.heartbeat, &msg.u.heartbeat, sizeof msg.u.heartbeat), 0);
+    const psd_msg_heartbeat *a = &msg.u.heartbeat;
+    const psd_msg_heartbeat *b = &got->u.heartbeat;
+    cr_assert(a->epoch == b->epoch && a->ops == b->ops && a->pool_bytes == b->pool_bytes);
+    cr_assert(a->bytes_sent == b->bytes_sent && a->bytes_received == b->bytes_received);
+    cr_assert_eq(a->resident_bytes, b->resident_bytes);
+    cr_assert(a->current.kind == b->current.kind && a->current.dtype == b->current.dtype);
+    cr_assert(a->current.redop == b->current.redop && a->current.peer == b->current.peer);
+    cr_assert(a->current.group == b->current.group && a->current.ordinal == b->current.ordinal);
+    cr_assert(a->current.count == b->current.count && a->current.age_ns == b->current.age_ns);
+    cr_assert_str_eq(a->current.name, b->current.name);
+    cr_assert_str_eq(a->current.site, b->current.site);
     psd_msg_box_free(box);
 }
 

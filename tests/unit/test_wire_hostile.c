@@ -345,7 +345,8 @@ PSD_TEST(wire_hostile, two_versions_in_one_frame)
     encode_random(PSD_MSG_BYE, 1, &buffer);
     uint8_t *frame = malloc(buffer.bytes + 5);
     memcpy(frame, buffer.data, buffer.bytes);
-    memcpy(frame + buffer.bytes, "\x0dpsd\x09", 5);
+    static const uint8_t other[5] = {0x0d, 'p', 's', 'd', 9};
+    memcpy(frame + buffer.bytes, other, sizeof other);
     cr_assert_eq(decode(frame, buffer.bytes + 5), PSD_ERR_FORMAT);
     free(frame);
     psd_wire_buffer_free(&buffer);
