@@ -200,10 +200,14 @@ static psd_status turn(server *s)
     return status;
 }
 
-static void free_all(server *s)
+/* Trainers of a table that is still open would wait for this server. */
+static void free_all(server *s, bool job_goes_on)
 {
-    while (s->shards != NULL)
+    while (s->shards != NULL) {
+        if (job_goes_on)
+            table_shard_abandon(s->shards);
         take_free(s, s->shards->id);
+    }
     while (s->freed != NULL) {
         table_shard *shard = s->freed;
         s->freed = shard->next;
@@ -235,7 +239,7 @@ psd_status psd_serve_until(PSD_AT, psd_ctx *ctx, const volatile sig_atomic_t *st
         status = turn(&s);
         ended = atomic_load(&ctx->ended);
     }
-    free_all(&s);
+    free_all(&s, ended == PSD_OK);
     if (ended == PSD_ERR_STOPPED || (ended == PSD_OK && status == PSD_OK))
         return PSD_OK;
     if (ended != PSD_OK)

@@ -473,6 +473,15 @@ free_shard:
     return status;
 }
 
+void table_shard_abandon(table_shard *shard)
+{
+    char why[PSD_MAX_TEXT];
+    snprintf(why, sizeof(why), "server rank %d left while table \"%s\" was open", shard->ctx->rank,
+             shard->name);
+    if (phase_of(shard) == SHARD_JOINED)
+        fail(shard, PSD_ERR_PEER_FAILED, why);
+}
+
 bool table_shard_may_free(const table_shard *shard)
 {
     return phase_of(shard) != SHARD_JOINING;

@@ -81,6 +81,8 @@ psd_status table_shard_make(PSD_AT, psd_ctx *ctx, const psd_msg_table_open *assi
                             char *why, size_t why_bytes);
 /* May wait for the joining thread to end. Accepts NULL. */
 void table_shard_free(table_shard *shard);
+/* This server leaves: breaks the table for all its members. */
+void table_shard_abandon(table_shard *shard);
 bool table_shard_may_free(const table_shard *shard); /* would table_shard_free not wait? */
 
 /* A request from a rank of the world; every one is answered, now or later. */

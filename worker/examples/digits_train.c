@@ -19,7 +19,7 @@
 #define CHECK(call)                                                                                          \
     do {                                                                                                     \
         if ((call) != PSD_OK) {                                                                              \
-            fprintf(stderr, "%s\\n", psd_last_error());                                                      \
+            fprintf(stderr, "%s\n", psd_last_error());                                                       \
             exit(1);                                                                                         \
         }                                                                                                    \
     } while (0)

@@ -199,10 +199,8 @@ int main(int argc, char **argv)
     status = psd_serve_until(PSD_HERE, ctx, &stop);
     if (status != PSD_OK)
         fprintf(stderr, "psworker: rank %d: %s\n", psd_rank(ctx), psd_last_error());
-    psd_status left = psd_finalize(&ctx);
-    if (left == PSD_ERR_STOPPED) /* is how a job is meant to end */
-        left = PSD_OK;
-    if (left != PSD_OK && status == PSD_OK)
+    /* A group that broke because others failed is theirs: this rank served to the end. */
+    if (psd_finalize(&ctx) != PSD_OK && status == PSD_OK)
         fprintf(stderr, "psworker: %s\n", psd_last_error());
-    return status == PSD_OK && left == PSD_OK ? EXIT_FINE : EXIT_FAILED;
+    return status == PSD_OK ? EXIT_FINE : EXIT_FAILED;
 }
