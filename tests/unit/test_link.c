@@ -371,3 +371,24 @@ PSD_TEST(link, no_room_for_shared_memory_means_tcp_or_an_error)
     host_net_close(only_shm);
     link_pair_close(&p);
 }
+
+PSD_TEST(link, a_forked_child_may_close_its_copy)
+{
+    for (int t = 0; t < 2; t++) {
+        link_pair p;
+        char data[4];
+        cr_assert(link_pair_open(&p, transports[t]));
+        pid_t pid = fork();
+        if (pid == 0) {
+            link_pair_close(&p);
+            _exit(0);
+        }
+        cr_assert_eq(waitpid(pid, NULL, 0), pid);
+        (void)host_net_poll(p.net[1]);
+        cr_assert(link_send_all(p.net[0], p.link[0], "abcd", 4), "%s", host_link_text(p.link[0]));
+        cr_assert(link_receive_all(p.net[1], p.link[1], data, 4), "%s", host_link_text(p.link[1]));
+        host_link_break(p.link[0], "still watched");
+        cr_assert(link_until(p.net[1], p.link[1], HOST_LINK_BROKEN, 5000));
+        link_pair_close(&p);
+    }
+}

@@ -56,7 +56,7 @@ static void leave_state(host_link *link)
 /* For the peer too, even where a forked child has a copy of the socket. */
 static void end_socket(host_net *net, int fd)
 {
-    if (fd < 0)
+    if (fd < 0 || !net_is_ours(net))
         return;
     net_unwatch(net, fd);
     (void)shutdown(fd, SHUT_RDWR);

@@ -37,9 +37,14 @@ void net_watch_change(host_net *net, int fd, uint32_t events, source *owner)
     (void)epoll_ctl(net->epoll_fd, EPOLL_CTL_MOD, fd, &event); /* cannot fail for a watched fd */
 }
 
+bool net_is_ours(const host_net *net)
+{
+    return net->pid == getpid();
+}
+
 void net_unwatch(host_net *net, int fd)
 {
-    if (fd >= 0)
+    if (fd >= 0 && net_is_ours(net))
         (void)epoll_ctl(net->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
 }
 
@@ -102,6 +107,7 @@ psd_status host_net_open(const host_net_config *config, host_net **out, char *wh
         snprintf(why, why_bytes, "out of memory for a net");
         goto none;
     }
+    net->pid = getpid();
     net->unix_fd = -1;
     net->tcp_fd = -1;
     status = read_config(net, config, why, why_bytes);

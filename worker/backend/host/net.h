@@ -113,6 +113,7 @@ struct host_link {
 };
 
 struct host_net {
+    pid_t pid; /* of the process that opened it; a forked child may only close its copies of the fds */
     uint64_t job_hash;
     host_address address;
     bool restricted; /* TCP only on the addresses in `address` */
@@ -147,6 +148,7 @@ void net_watch_change(host_net *net, int fd, uint32_t events, source *owner); /*
 /* Before an fd is closed: a forked child may keep it open, and with it its events. Accepts fds that are not
  * watched. */
 void net_unwatch(host_net *net, int fd);
+bool net_is_ours(const host_net *net);                            /* not inherited by a fork */
 void net_refuse(host_net *net, const char *who, const char *why); /* counts a stranger */
 /* What every frame of ours says. */
 void net_identify(const host_net *net, handshake_frame *frame, handshake_kind kind, uint64_t to,
