@@ -116,6 +116,7 @@ static void *rank_main(void *arg)
     bool is_up = host_rank_open(r, t->all, s->rank, t->address[s->rank]) == PSD_OK;
     pthread_barrier_wait(&t->barrier);
     is_up = is_up && host_rank_join(r, 3, t->addresses, t->token) == PSD_OK;
+    pthread_barrier_wait(&t->barrier);
     if (is_up)
         t->all->body(r);
     atomic_fetch_add(&t->failures, r->failures + (is_up ? 0 : 1));
@@ -148,7 +149,8 @@ int host_ranks_run(const host_ranks *all)
     return failures;
 }
 
-/* ------------------------------------------------------------------------------------------------ operations */
+/* ------------------------------------------------------------------------------------------------ operations
+ */
 
 psd_op host_op(psd_op_kind kind, psd_dtype dtype, int64_t count, const void *in, void *out)
 {
@@ -204,8 +206,8 @@ psd_status host_run(host_rank *r, const psd_op *op, char *text)
     return status;
 }
 
-static psd_request *start_p2p(host_rank *r, bool is_send, psd_dtype dtype, void *data, int64_t count, int32_t peer,
-                              int32_t tag)
+static psd_request *start_p2p(host_rank *r, bool is_send, psd_dtype dtype, void *data, int64_t count,
+                              int32_t peer, int32_t tag)
 {
     psd_op_p2p p2p = {is_send, dtype, data, count, peer, tag};
     psd_op op = host_op(is_send ? PSD_OP_SEND : PSD_OP_RECV, dtype, count, NULL, NULL);
@@ -215,7 +217,8 @@ static psd_request *start_p2p(host_rank *r, bool is_send, psd_dtype dtype, void 
     return host_start(r, &op);
 }
 
-psd_request *host_isend(host_rank *r, psd_dtype dtype, const void *data, int64_t count, int32_t dst, int32_t tag)
+psd_request *host_isend(host_rank *r, psd_dtype dtype, const void *data, int64_t count, int32_t dst,
+                        int32_t tag)
 {
     return start_p2p(r, true, dtype, (void *)(uintptr_t)data, count, dst, tag);
 }

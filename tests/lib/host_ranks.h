@@ -1,5 +1,5 @@
-/* Ranks of the host backend as threads of one process, for tests of the engine without psd: each has a context and a
- * group of them all. Usable from Criterion and from plain mains. */
+/* Ranks of the host backend as threads of one process, for tests of the engine without psd: each has a
+ * context and a group of them all. Usable from Criterion and from plain mains. */
 #ifndef PSD_TEST_HOST_RANKS_H
 #define PSD_TEST_HOST_RANKS_H
 
@@ -33,8 +33,8 @@ struct host_rank {
     int failures;
 };
 
-/* Runs the body in one thread per rank, once the group is ready; closes all. Returns the number of failed checks, or of
- * ranks that did not come up. */
+/* Runs the body in one thread per rank, once the group is ready; closes all. Returns the number of failed
+ * checks, or of ranks that did not come up. */
 int host_ranks_run(const host_ranks *all);
 
 /* The pieces, for tests that make their own processes. Address and token go through the caller's memory. */
@@ -55,7 +55,8 @@ psd_request *host_start(host_rank *r, const psd_op *op);
 /* Waits, tests and releases; the operation's status. */
 psd_status host_finish(host_rank *r, psd_request **request, psd_op_result *result);
 
-psd_request *host_isend(host_rank *r, psd_dtype dtype, const void *data, int64_t count, int32_t dst, int32_t tag);
+psd_request *host_isend(host_rank *r, psd_dtype dtype, const void *data, int64_t count, int32_t dst,
+                        int32_t tag);
 psd_request *host_irecv(host_rank *r, psd_dtype dtype, void *data, int64_t count, int32_t src, int32_t tag);
 
 #endif

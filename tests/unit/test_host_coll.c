@@ -7,7 +7,8 @@
 
 #include "tests/lib/host_ranks.h"
 
-/* The element that rank `rank` contributes at position `i`: small, so that sums and products of i32 are exact. */
+/* The element that rank `rank` contributes at position `i`: small, so that sums and products of i32 are
+ * exact. */
 static int32_t value(int32_t rank, int64_t i)
 {
     return (int32_t)((i * 7 + rank * 3) % 11) - 4;
@@ -206,7 +207,8 @@ static void all_collectives(host_rank *r)
 static void run_sizes(const char *transport, int32_t most)
 {
     for (int32_t size = 1; size <= most; size++) {
-        host_ranks all = {.size = size, .transport = transport, .eager_limit = 65536, .body = all_collectives};
+        host_ranks all = {
+            .size = size, .transport = transport, .eager_limit = 65536, .body = all_collectives};
         cr_assert_eq(host_ranks_run(&all), 0, "%d ranks over %s", size, transport);
     }
 }

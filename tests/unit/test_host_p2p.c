@@ -94,7 +94,8 @@ PSD_TEST(host_p2p, all_sizes_over_tcp_without_eager)
     cr_assert_eq(run(2, "tcp", 0, sizes), 0);
 }
 
-/* ------------------------------------------------------------------------------------------------ rendezvous */
+/* ------------------------------------------------------------------------------------------------ rendezvous
+ */
 
 /* Without eager sends a send is not complete before its receive is posted. */
 static void pure_rendezvous(host_rank *r)
@@ -103,7 +104,8 @@ static void pure_rendezvous(host_rank *r)
     if (r->rank == 0) {
         psd_request *send = host_isend(r, PSD_I32, &x, 1, 1, 0);
         psd_op_result result;
-        HOST_CHECK(r, host->wait(r->backend, &send, 1, false, psd_now_ns() + 20 * PSD_NS_PER_MS) == PSD_ERR_TIMEOUT);
+        HOST_CHECK(r, host->wait(r->backend, &send, 1, false, psd_now_ns() + 20 * PSD_NS_PER_MS) ==
+                          PSD_ERR_TIMEOUT);
         HOST_CHECK(r, host->test(send, &result) == PSD_INPROGRESS);
         barrier(r);
         HOST_CHECK(r, host_finish(r, &send, NULL) == PSD_OK);
@@ -122,7 +124,8 @@ PSD_TEST(host_p2p, eager_limit_0_is_rendezvous)
     cr_assert_eq(run(2, "tcp", 0, pure_rendezvous), 0);
 }
 
-/* ------------------------------------------------------------------------------------------------ matching */
+/* ------------------------------------------------------------------------------------------------ matching
+ */
 
 static void any_source_and_tag(host_rank *r)
 {
@@ -221,7 +224,8 @@ PSD_TEST(host_p2p, sends_to_oneself)
     cr_assert_eq(run(2, "shm", 0, to_self), 0);
 }
 
-/* ------------------------------------------------------------------------------------------------ many at once */
+/* ------------------------------------------------------------------------------------------------ many at
+ * once */
 
 static void interleaved(host_rank *r)
 {
@@ -296,7 +300,8 @@ static void wait_for_any(host_rank *r)
     }
     int32_t got[2] = {0, 0};
     psd_op_result result;
-    psd_request *requests[3] = {NULL, host_irecv(r, PSD_I32, &got[0], 1, 0, 1), host_irecv(r, PSD_I32, &got[1], 1, 0, 2)};
+    psd_request *requests[3] = {NULL, host_irecv(r, PSD_I32, &got[0], 1, 0, 1),
+                                host_irecv(r, PSD_I32, &got[1], 1, 0, 2)};
     barrier(r);
     HOST_CHECK(r, host->wait(r->backend, requests, 3, true, PSD_NEVER) == PSD_OK);
     HOST_CHECK(r, host->test(requests[1], &result) == PSD_INPROGRESS);
@@ -311,10 +316,12 @@ PSD_TEST(host_p2p, wait_any_returns_at_the_first)
     cr_assert_eq(run(2, "shm", 65536, wait_for_any), 0);
 }
 
-/* ------------------------------------------------------------------------------------------------ without a caller */
+/* ------------------------------------------------------------------------------------------------ without a
+ * caller */
 
-/* Rank 1 starts a receive larger than any buffer and never calls again until rank 0 has seen its send complete, which
- * only rank 1's progress thread can bring about. They meet through this flag, not through the backend. */
+/* Rank 1 starts a receive larger than any buffer and never calls again until rank 0 has seen its send
+ * complete, which only rank 1's progress thread can bring about. They meet through this flag, not through the
+ * backend. */
 static atomic_int sender_is_done;
 
 static void caller_is_away(host_rank *r)
@@ -344,7 +351,8 @@ PSD_TEST(host_p2p, a_started_operation_completes_while_its_caller_is_away)
     cr_assert_eq(run(2, "tcp", 65536, caller_is_away), 0);
 }
 
-/* ------------------------------------------------------------------------------------------------ the channel */
+/* ------------------------------------------------------------------------------------------------ the
+ * channel */
 
 static void channel(host_rank *r)
 {

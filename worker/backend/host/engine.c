@@ -185,29 +185,6 @@ static bool follow_links(engine *e)
     return did;
 }
 
-static bool has_group(const engine *e, const peer *p)
-{
-    for (const list *node = e->groups.next; node != &e->groups; node = node->next) {
-        const hgroup *g = LIST_ENTRY(node, hgroup, node);
-        for (int32_t i = 0; i < g->size; i++) {
-            if (g->member[i].peer == p)
-                return true;
-        }
-    }
-    return false;
-}
-
-/* A broken link that no group holds is let go; the net then frees it. */
-static void drop_broken_peers(engine *e)
-{
-    LIST_EACH(&e->peers, node, after)
-    {
-        peer *p = LIST_ENTRY(node, peer, node);
-        if (p->is_settled && !has_group(e, p))
-            peer_free(p);
-    }
-}
-
 static void run_ready(engine *e)
 {
     for (int i = 0; i < READY_AT_ONCE; i++) {
@@ -231,6 +208,7 @@ static void take_down_broken(engine *e)
             peer *p = LIST_ENTRY(node, peer, node);
             if (p->is_broken && !p->is_settled) {
                 p->is_settled = true;
+                e->may_drop = true;
                 host_chan_peer_gone(e, p);
                 host_group_peer_gone(p);
             }
@@ -243,12 +221,39 @@ static void take_down_broken(engine *e)
     }
 }
 
+static bool has_group(const engine *e, const peer *p)
+{
+    for (const list *node = e->groups.next; node != &e->groups; node = node->next) {
+        const hgroup *g = LIST_ENTRY(node, hgroup, node);
+        for (int32_t i = 0; i < g->size; i++) {
+            if (g->member[i].peer == p)
+                return true;
+        }
+    }
+    return false;
+}
+
+/* A broken link that no group refers to is freed by the net at one of its next polls: no peer may be left on it. */
+static void drop_broken_peers(engine *e)
+{
+    if (!e->may_drop)
+        return;
+    e->may_drop = false;
+    LIST_EACH(&e->peers, node, after)
+    {
+        peer *p = LIST_ENTRY(node, peer, node);
+        if (p->is_settled && !has_group(e, p))
+            peer_free(p);
+    }
+}
+
 void engine_settle(engine *e)
 {
     take_down_broken(e);
     run_ready(e);
     take_down_broken(e); /* what was advanced may have broken something */
     flush(e);
+    drop_broken_peers(e);
 }
 
 bool engine_poll(engine *e, bool with_kernel)
@@ -257,8 +262,6 @@ bool engine_poll(engine *e, bool with_kernel)
     if (with_kernel || host_net_needs_kernel(e->net))
         did = host_net_poll(e->net);
     did |= follow_links(e);
-    if (with_kernel)
-        drop_broken_peers(e);
     did |= transfer_copy(e);
     did |= !list_empty(&e->ready) || e->has_broken;
     engine_settle(e);
@@ -356,9 +359,8 @@ static psd_time_ns request_timers(engine *e, psd_time_ns now)
             continue;
         }
         if (now >= r->notice_at) {
-            r->notice_at = r->is_coll ? now + ENGINE_NOTICE_AGAIN_NS : PSD_NEVER;
-            if (r->is_coll)
-                coll_run_notice(r);
+            r->notice_at = now + ENGINE_NOTICE_AGAIN_NS;
+            coll_run_notice(r);
         }
         psd_time_ns mine = r->notice_at < r->deadline ? r->notice_at : r->deadline;
         next = mine < next ? mine : next;

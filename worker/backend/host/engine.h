@@ -206,7 +206,7 @@ struct psd_request {
     uint32_t pending; /* transfers, and one while they are being posted */
     list xfers;
     psd_op_result result;
-    psd_time_ns notice_at;
+    psd_time_ns notice_at; /* collectives: when to tell the peers; else PSD_NEVER */
     psd_time_ns deadline;
     psd_op_kind kind;
     char label[FRAME_MAX_LABEL];
@@ -257,6 +257,7 @@ struct psd_backend {
     list free_requests;
     list free_xfers;
     bool has_broken; /* peers or groups that are not settled */
+    bool may_drop;   /* broken peers that perhaps no group has */
     xfer **xfers; /* all, by index */
     uint32_t xfer_count;
     uint32_t xfer_capacity;

@@ -80,6 +80,7 @@ static void group_free(hgroup *g)
             host_link_put(e->net, &g->member[i].link);
     }
     forget_world_ranks(e, g);
+    e->may_drop = true;
     free(g->members);
     free(g->member);
     free(g->coll_past);

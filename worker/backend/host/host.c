@@ -71,6 +71,7 @@ static psd_status group_begin(psd_backend *e, const psd_group_desc *desc, psd_ba
 {
     engine_lock(e);
     psd_status status = host_group_begin(e, desc, out, why, why_bytes);
+    engine_settle(e); /* before the net is asked again: it frees links that a failed group gave back */
     (void)engine_poll(e, true);
     progress_leave(e);
     engine_unlock(e);

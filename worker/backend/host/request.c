@@ -44,7 +44,8 @@ void request_activate(psd_request *r, psd_time_ns deadline)
 {
     engine *e = r->group->engine;
     r->deadline = deadline;
-    r->notice_at = psd_now_ns() + ENGINE_NOTICE_NS;
+    r->notice_at = r->is_coll ? psd_now_ns() + ENGINE_NOTICE_NS : PSD_NEVER;
+    engine_timer_at(e, r->notice_at < deadline ? r->notice_at : deadline);
     list_append(&e->active, &r->node);
     list_append(&r->group->requests, &r->in_group);
 }
