@@ -118,7 +118,7 @@ PSD_TEST_WITH(kill, coordinator_restarts, .timeout = 120)
     start_psd(listen);
     struct psctl_wants both = {"status", "2"};
     cr_assert(test_until(psctl_says, &both, 10000), "psd forgot the job");
-    struct psctl_wants group = {"groups", "open"};
+    struct psctl_wants group = {"groups", "live"};
     cr_assert(test_until(psctl_says, &group, 10000), "psd forgot the world's group");
     /* Still one job: killing a rank is noticed by the restarted psd and told to the other. */
     kill(ranks[0].pid, SIGKILL);
