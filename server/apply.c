@@ -1,4 +1,5 @@
 /* Steps events through the core and carries out what comes of them. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -16,15 +17,6 @@ static uint64_t entropy(void)
     return value;
 }
 
-static void give_up_journal(psd_daemon *daemon)
-{
-    psd_log("psd", PSD_LOG_ERROR,
-            "the journal in %s cannot be written: %s; psd goes on without it, and a restart of psd "
-            "will forget the jobs that run now",
-            daemon->options.state, psd_journal_error(daemon->journal));
-    psd_journal_abandon(&daemon->journal);
-}
-
 static void push_pending(psd_daemon *daemon, const psd_event *event)
 {
     if (daemon->pending_count == daemon->pending_capacity) {
@@ -38,6 +30,23 @@ static void push_pending(psd_daemon *daemon, const psd_event *event)
         daemon->pending_capacity = capacity;
     }
     daemon->pending[daemon->pending_count++] = *event;
+}
+
+void psd_daemon_note(psd_daemon *daemon, const char *text)
+{
+    psd_event note = {.type = PSD_EVENT_NOTE, .text = text};
+    push_pending(daemon, &note);
+}
+
+static void give_up_journal(psd_daemon *daemon)
+{
+    (void)snprintf(
+        daemon->journal_note, sizeof(daemon->journal_note),
+        "the journal in %.400s cannot be written: %s; psd goes on without it, and a restart of psd will "
+        "forget the jobs that run now",
+        daemon->options.state, psd_journal_error(daemon->journal));
+    psd_journal_abandon(&daemon->journal);
+    psd_daemon_note(daemon, daemon->journal_note);
 }
 
 static void queue_send(psd_daemon *daemon, psd_effect *effect)

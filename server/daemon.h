@@ -30,6 +30,8 @@ typedef struct psd_daemon {
     int64_t
         memory_floor; /* what was left when connections had been closed for memory; 0: never, or long past */
     bool measure_floor;
+    char journal_note[PSD_MAX_TEXT]; /* texts of NOTE events that may be pending */
+    char memory_note[PSD_MAX_TEXT];
     int signal_fd;
     bool stop_asked;
     bool failed; /* cannot go on: ends with exit code 1 */
@@ -40,6 +42,9 @@ typedef struct psd_daemon {
 void psd_daemon_step(psd_daemon *daemon, psd_journal_row *row);
 /* Commits the journal, sends the outbox, and steps what came of it, until nothing is left. */
 void psd_daemon_settle(psd_daemon *daemon);
+/* Tells people, in the log and in psctl events, what happened to psd itself. `text` lives as long as the
+ * daemon. */
+void psd_daemon_note(psd_daemon *daemon, const char *text);
 /* Sends a message of the daemon's own to one connection, with the next settle. */
 void psd_daemon_tell(psd_daemon *daemon, psd_peer peer, const psd_msg *msg);
 

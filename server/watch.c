@@ -129,11 +129,13 @@ void psd_daemon_watch_memory(psd_daemon *daemon)
     int64_t resident = resident_bytes();
     if (!must_shed(daemon, resident))
         return;
-    psd_log("psd", PSD_LOG_WARN,
-            "psd holds %s of memory, over its limit of %s: all connections are closed (workers come "
-            "back by themselves); a larger limit: --memory-limit",
-            psd_format_bytes(resident, have, sizeof(have)),
-            psd_format_bytes(daemon->options.memory_limit, limit, sizeof(limit)));
+    (void)snprintf(
+        daemon->memory_note, sizeof(daemon->memory_note),
+        "psd holds %s of memory, over its limit of %s: all connections are closed (workers come back by "
+        "themselves); a larger limit: --memory-limit",
+        psd_format_bytes(resident, have, sizeof(have)),
+        psd_format_bytes(daemon->options.memory_limit, limit, sizeof(limit)));
+    psd_daemon_note(daemon, daemon->memory_note);
     name_connections();
     shed(daemon);
     daemon->measure_floor = true;

@@ -160,6 +160,9 @@ psd_status psd_core_step(psd_core *core, const psd_event *event, psd_effects *ef
     case PSD_EVENT_STOP:
         step_stop(core);
         break;
+    case PSD_EVENT_NOTE:
+        note_add(core, NULL, -1, PSD_NOTE_WARN, "%s", event->text);
+        break;
     }
     core->effects = NULL;
     return core->oom ? PSD_ERR_NOMEM : PSD_OK;

@@ -39,6 +39,7 @@ typedef enum psd_event_type {
     PSD_EVENT_LOST = 5,     /* a worker's lease ended (identity in `ident`) */
     PSD_EVENT_RESTART = 6,  /* psd was restarted: every connection is gone, leases begin anew */
     PSD_EVENT_STOP = 7,     /* psd shuts down: tell everybody */
+    PSD_EVENT_NOTE = 8,     /* something that happened to psd itself: a warning in `text`, for the events view */
 } psd_event_type;
 
 typedef struct psd_event {
@@ -50,7 +51,7 @@ typedef struct psd_event {
     const psd_msg *msg; /* MSG; borrowed for the step */
     uint32_t plan;                   /* COMPILED */
     psd_status status;               /* COMPILED: PSD_OK, or the reason in `text` */
-    const char *text;                /* COMPILED that failed */
+    const char *text;                /* COMPILED that failed; NOTE */
     const psd_plan_steps *compiled;  /* COMPILED: moved into the core (its steps are then the core's to free). NULL with
                                         PSD_OK, as in a replay: the core compiles the plan's inputs again by itself, so
                                         that the journal needs no steps */
