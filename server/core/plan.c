@@ -8,7 +8,7 @@
 
 #define LARGEST_STEP (UINT64_C(8) << 20) /* bytes; larger transfers are cut, so that progress is seen */
 #define MOST_ROUNDS  UINT64_C(1024)
-#define MOST_STEPS   (UINT64_C(1) << 24)
+#define MOST_STEPS   (UINT64_C(1) << 20)
 
 /* The largest piece of a tensor that one step moves: whole elements, and few enough pieces. */
 static uint64_t piece_bytes(uint64_t tensor_bytes, uint64_t element, uint64_t ranks)
@@ -30,7 +30,7 @@ static psd_status inputs_valid(const psd_plan_inputs *in, char *text, size_t tex
         (void)snprintf(text, text_bytes, "there is no plan of kind %d", (int)in->kind);
         return PSD_ERR_UNSUPPORTED;
     }
-    if (in->ranks == 0 || in->ranks > PSD_MAX_WORLD || !psd_dtype_valid(in->dtype)) {
+    if (in->ranks == 0 || in->ranks > PSD_MAX_WORLD || !psd_dtype_valid((int)in->dtype)) {
         (void)snprintf(text, text_bytes, "a plan needs 1 to %d ranks and a known dtype", PSD_MAX_WORLD);
         return PSD_ERR_INVAL;
     }

@@ -94,7 +94,7 @@ psd_status psd_plan_check(const psd_plan_steps *plan, char *text, size_t text_by
     psd_status status = PSD_ERR_INTERNAL;
     uint32_t *last = NULL;
     span *spans = NULL;
-    if (in->ranks == 0 || in->ranks > PSD_MAX_WORLD || !psd_dtype_valid(in->dtype) || in->count < 0 ||
+    if (in->ranks == 0 || in->ranks > PSD_MAX_WORLD || !psd_dtype_valid((int)in->dtype) || in->count < 0 ||
         in->count > INT64_MAX / (int64_t)psd_dtype_bytes(in->dtype) || plan->count > SIZE_MAX / sizeof(span)) {
         (void)snprintf(text, text_bytes, "plan: its inputs are not valid");
         return status;

@@ -130,6 +130,15 @@ static psd_status take_steps(const psd_event *event, plan *p, psd_plan_steps *st
     return psd_plan_check(steps, text, text_bytes);
 }
 
+/* The steps of all plans of a job. */
+static uint64_t steps_held(const job *j)
+{
+    uint64_t steps = 0;
+    for (size_t i = 0; i < j->plans.count; i++)
+        steps += ((const plan *)j->plans.items[i])->compiled.count;
+    return steps;
+}
+
 void plans_compiled(psd_core *core, const psd_event *event)
 {
     psd_plan_steps steps = {0};
@@ -143,6 +152,11 @@ void plans_compiled(psd_core *core, const psd_event *event)
     }
     mark_journal(core);
     psd_status status = take_steps(event, p, &steps, text, sizeof(text));
+    if (status == PSD_OK && steps_held(p->job) + steps.count > MAX_STEPS_PER_JOB) {
+        status = PSD_ERR_LIMIT;
+        (void)snprintf(text, sizeof(text), "job %s has plans of %llu steps, which is near the limit: destroy some",
+                       p->job->name, (unsigned long long)steps_held(p->job));
+    }
     if (status != PSD_OK) {
         free(steps.steps);
         plans_refuse(core, p, status, text);

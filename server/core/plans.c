@@ -61,7 +61,7 @@ static bool inputs_valid(psd_core *core, const member *m, const psd_msg *msg, co
     const psd_plan_inputs *in = &msg->u.plan_open.inputs;
     if (in->kind != PSD_PLAN_RING_SHIFT)
         refuse_peer(core, m->peer, msg, PSD_ERR_UNSUPPORTED, "there is no plan of kind %d", (int)in->kind);
-    else if (!psd_dtype_valid(in->dtype))
+    else if (!psd_dtype_valid((int)in->dtype))
         refuse_peer(core, m->peer, msg, PSD_ERR_INVAL, "a plan by rank %d names dtype %d, which does not exist", m->rank,
                     (int)in->dtype);
     else if (in->count < 0 || in->count > INT64_MAX / (int64_t)psd_dtype_bytes(in->dtype))

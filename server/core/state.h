@@ -18,6 +18,7 @@
 #define MAX_GROUPS_PER_JOB   65536
 #define MAX_PENDING_PER_JOB  1024 /* group requests that wait for members */
 #define MAX_PLANS_PER_JOB    4096
+#define MAX_STEPS_PER_JOB    (UINT64_C(1) << 22) /* of all its plans: some 250 MB */
 #define MAX_TABLES_PER_JOB   1024
 #define PENDING_IDS          UINT32_C(0x80000000) /* requests for groups are numbered from here, groups below */
 #define MAX_NOTES            512

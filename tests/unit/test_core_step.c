@@ -1,0 +1,227 @@
+/* Details of the core that no golden trace shows: deadlines, what is journalled, entropy, hostile messages. */
+#include <stdio.h>
+#include <string.h>
+
+#include "server/core/core.h"
+#include "tests/lib/psd_test.h"
+
+typedef struct bench {
+    psd_core *core;
+    psd_effects effects;
+    psd_time_ns now;
+} bench;
+
+static bench begin(int32_t lease_ms)
+{
+    bench b = {.now = PSD_NS_PER_S};
+    psd_core_config config = {.lease_ms = lease_ms};
+    cr_assert_eq(psd_core_new(&config, &b.core), PSD_OK);
+    return b;
+}
+
+static void end(bench *b)
+{
+    psd_effects_free(&b->effects);
+    psd_core_free(b->core);
+}
+
+static void step(bench *b, psd_event event)
+{
+    psd_effects_clear(&b->effects);
+    event.now = b->now;
+    cr_assert_eq(psd_core_step(b->core, &event, &b->effects), PSD_OK);
+}
+
+static void say(bench *b, psd_peer peer, psd_msg msg)
+{
+    (void)snprintf(msg.ident.job, sizeof(msg.ident.job), "default");
+    (void)snprintf(msg.ident.name, sizeof(msg.ident.name), "w%d", (int)peer);
+    msg.ident.incarnation = peer;
+    step(b, (psd_event){.type = PSD_EVENT_MSG, .peer = peer, .msg = &msg, .entropy = 1000 + peer});
+}
+
+static void hello(bench *b, psd_peer peer, int32_t world)
+{
+    psd_msg msg = {.type = PSD_MSG_HELLO, .u.hello = {.rank = -1, .world_min = world, .world_max = world,
+                                                      .role = "worker", .host = "h"}};
+    say(b, peer, msg);
+}
+
+/* The first SEND of this type, with its first addressee filled in. */
+static const psd_msg *sent(bench *b, psd_msg_type type)
+{
+    for (size_t i = 0; i < b->effects.count; i++) {
+        psd_effect *effect = b->effects.items[i];
+        uint64_t cursor = 0;
+        psd_peer peer;
+        bool same;
+        if (effect->type == PSD_EFFECT_SEND && effect->msg->type == type &&
+            psd_core_next_addressee(b->core, effect, &cursor, &peer, &same))
+            return effect->msg;
+    }
+    return NULL;
+}
+
+PSD_TEST(core_step, nothing_waits_in_an_empty_core)
+{
+    bench b = begin(5000);
+    cr_assert_eq(psd_core_deadline(b.core), PSD_NEVER);
+    step(&b, (psd_event){.type = PSD_EVENT_TIMER});
+    step(&b, (psd_event){.type = PSD_EVENT_GONE, .peer = 7});
+    cr_assert_not(b.effects.journal);
+    step(&b, (psd_event){.type = PSD_EVENT_STOP});
+    step(&b, (psd_event){.type = PSD_EVENT_COMPILED, .plan = 3});
+    cr_assert_eq(b.effects.count, 0);
+    end(&b);
+}
+
+PSD_TEST(core_step, a_heartbeat_moves_the_deadline_and_is_not_journalled)
+{
+    bench b = begin(1000);
+    hello(&b, 1, 1);
+    cr_assert(b.effects.journal);
+    cr_assert_eq(psd_core_deadline(b.core), b.now + PSD_NS_PER_S);
+    b.now += PSD_NS_PER_S / 2;
+    say(&b, 1, (psd_msg){.type = PSD_MSG_HEARTBEAT});
+    cr_assert_not(b.effects.journal);
+    cr_assert_eq(b.effects.count, 0);
+    cr_assert_eq(psd_core_deadline(b.core), b.now + PSD_NS_PER_S);
+    end(&b);
+}
+
+PSD_TEST(core_step, the_timer_asks_for_the_loss_and_the_loss_is_journalled)
+{
+    bench b = begin(1000);
+    hello(&b, 1, 1);
+    b.now += PSD_NS_PER_S;
+    step(&b, (psd_event){.type = PSD_EVENT_TIMER});
+    cr_assert_not(b.effects.journal);
+    cr_assert_eq(b.effects.count, 1);
+    cr_assert_eq(b.effects.items[0]->type, PSD_EFFECT_EVENT);
+    cr_assert_eq(b.effects.items[0]->event->type, PSD_EVENT_LOST);
+    psd_event lost = *b.effects.items[0]->event;
+    step(&b, lost);
+    cr_assert(b.effects.journal);
+    cr_assert_eq(psd_core_deadline(b.core), PSD_NEVER);
+    step(&b, lost);
+    cr_assert_not(b.effects.journal);
+    end(&b);
+}
+
+PSD_TEST(core_step, many_losses_come_in_bounded_batches)
+{
+    bench b = begin(1000);
+    for (psd_peer peer = 1; peer <= 200; peer++)
+        hello(&b, peer, 200);
+    b.now += 2 * PSD_NS_PER_S;
+    size_t lost = 0;
+    for (int i = 0; i < 20 && psd_core_deadline(b.core) <= b.now; i++) {
+        step(&b, (psd_event){.type = PSD_EVENT_TIMER});
+        cr_assert_leq(b.effects.count, 128);
+        lost += b.effects.count;
+    }
+    cr_assert_eq(lost, 200);
+    end(&b);
+}
+
+PSD_TEST(core_step, resume_tokens_differ_and_come_from_entropy)
+{
+    bench b = begin(5000);
+    hello(&b, 1, 2);
+    hello(&b, 2, 2);
+    uint64_t tokens[2] = {0};
+    size_t count = 0;
+    psd_effect *effect = b.effects.items[0];
+    uint64_t cursor = 0;
+    psd_peer peer;
+    bool same;
+    cr_assert_eq(effect->msg->type, PSD_MSG_WELCOME);
+    while (psd_core_next_addressee(b.core, effect, &cursor, &peer, &same) && count < 2)
+        tokens[count++] = effect->msg->u.welcome.resume_token;
+    cr_assert_eq(count, 2);
+    cr_assert(tokens[0] != 0 && tokens[1] != 0 && tokens[0] != tokens[1]);
+    end(&b);
+}
+
+PSD_TEST(core_step, a_wrong_resume_token_is_refused)
+{
+    bench b = begin(5000);
+    hello(&b, 1, 1);
+    psd_msg msg = {.type = PSD_MSG_HELLO,
+                   .ident = {.job = "default", .name = "w1", .incarnation = 1},
+                   .u.hello = {.rank = -1, .world_min = 1, .world_max = 1, .role = "worker", .resume_token = 12345}};
+    step(&b, (psd_event){.type = PSD_EVENT_MSG, .peer = 9, .msg = &msg});
+    const psd_msg *refuse = sent(&b, PSD_MSG_REFUSE);
+    cr_assert_not_null(refuse);
+    cr_assert_eq(refuse->u.refuse.status, PSD_ERR_REFUSED);
+    cr_assert_not(b.effects.journal);
+    end(&b);
+}
+
+PSD_TEST(core_step, messages_of_psd_and_unknown_ones_are_refused)
+{
+    bench b = begin(5000);
+    hello(&b, 1, 1);
+    static const int types[] = {PSD_MSG_NONE, PSD_MSG_WELCOME, PSD_MSG_REPLY, PSD_MSG_TYPES, 1000, -5};
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        say(&b, 1, (psd_msg){.type = (psd_msg_type)types[i], .request = 4});
+        cr_assert_not_null(sent(&b, PSD_MSG_REFUSE), "type %d", types[i]);
+        cr_assert_not(b.effects.journal);
+    }
+    end(&b);
+}
+
+PSD_TEST(core_step, worlds_over_the_limit_are_refused_and_ended_ones_give_back)
+{
+    bench b = begin(5000);
+    psd_core_free(b.core);
+    psd_core_config config = {.max_ranks = 10, .max_jobs = 1};
+    cr_assert_eq(psd_core_new(&config, &b.core), PSD_OK);
+    hello(&b, 1, 11);
+    cr_assert_eq(sent(&b, PSD_MSG_REFUSE)->u.refuse.status, PSD_ERR_LIMIT);
+    hello(&b, 1, 10);
+    cr_assert_not_null(sent(&b, PSD_MSG_WAITING));
+    psd_msg other = {.type = PSD_MSG_HELLO,
+                     .ident = {.job = "other", .name = "x", .incarnation = 5},
+                     .u.hello = {.rank = -1, .world_min = 1, .world_max = 1, .role = "worker"}};
+    step(&b, (psd_event){.type = PSD_EVENT_MSG, .peer = 9, .msg = &other});
+    cr_assert_eq(sent(&b, PSD_MSG_REFUSE)->u.refuse.status, PSD_ERR_LIMIT);
+    say(&b, 1, (psd_msg){.type = PSD_MSG_BYE, .request = 1});
+    cr_assert_not_null(sent(&b, PSD_MSG_BYE_ACK));
+    step(&b, (psd_event){.type = PSD_EVENT_MSG, .peer = 9, .msg = &other});
+    cr_assert_not_null(sent(&b, PSD_MSG_WELCOME)); /* in the ended job's place */
+    end(&b);
+}
+
+PSD_TEST(core_step, a_bye_that_is_sent_again_is_acknowledged_again)
+{
+    bench b = begin(5000);
+    hello(&b, 1, 2);
+    hello(&b, 2, 2);
+    say(&b, 1, (psd_msg){.type = PSD_MSG_BYE, .request = 8});
+    say(&b, 1, (psd_msg){.type = PSD_MSG_BYE, .request = 8});
+    const psd_msg *ack = sent(&b, PSD_MSG_BYE_ACK);
+    cr_assert_not_null(ack);
+    cr_assert_eq(ack->request, 8);
+    cr_assert_not(b.effects.journal);
+    end(&b);
+}
+
+PSD_TEST(core_step, compiled_steps_of_no_plan_are_freed)
+{
+    bench b = begin(5000);
+    char text[128];
+    psd_plan_steps steps;
+    psd_plan_inputs in = {.kind = PSD_PLAN_RING_SHIFT, .ranks = 2, .dtype = PSD_F32, .count = 8, .shift = 1};
+    cr_assert_eq(psd_plan_compile(&in, &steps, text, sizeof(text)), PSD_OK);
+    step(&b, (psd_event){.type = PSD_EVENT_COMPILED, .plan = 1, .compiled = &steps});
+    end(&b); /* the leak check at the end is the assertion */
+}
+
+PSD_TEST(core_step, freeing_nothing_is_fine)
+{
+    psd_effects effects = {0};
+    psd_core_free(NULL);
+    psd_effects_clear(&effects);
+    psd_effects_free(&effects);
+}
