@@ -187,6 +187,20 @@ PSD_TEST(journal, damaged)
     remove_state();
 }
 
+/* Is this text in a row of the events view? */
+static bool events_say(const char *text)
+{
+    psd_msg_box *box = test_client_query(&client, "events", "", 5000);
+    bool said = false;
+    cr_assert(box != NULL);
+    const psd_msg_reply *reply = &box->msg.u.reply;
+    for (uint32_t i = 0; i < reply->row_count * reply->column_count; i++)
+        if (reply->columns[i % reply->column_count].type == PSD_CELL_TEXT)
+            said = said || strstr(reply->cells[i].text, text) != NULL;
+    psd_msg_box_free(box);
+    return said;
+}
+
 /* Jobs come and go until the journal does not fit; psd then goes on without it. */
 static void fill_journal(void)
 {
@@ -205,6 +219,9 @@ static void fill_journal(void)
     psd_msg hello = test_hello("after", "w0", 0, 1);
     cr_assert(test_client_open(&client, endpoint));
     join(&hello);
+    test_client_close(&client);
+    cr_assert(test_client_open(&client, endpoint));
+    cr_assert(events_say("cannot be written"));
     test_client_close(&client);
     end(SIGTERM);
     const char *first = strstr(psd.text, "goes on without it");
