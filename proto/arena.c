@@ -3,10 +3,19 @@
 #include <stdalign.h>
 #include <stdlib.h>
 
-/* A fuzzing build sets this to 0: then every allocation is one of malloc's, and the sanitizer sees its ends.
- */
-#ifndef PSD_ARENA_BLOCK
-#define PSD_ARENA_BLOCK 4032
+#if defined(__SANITIZE_ADDRESS__)
+#define ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define ASAN 1
+#endif
+#endif
+
+/* Allocations share blocks; under AddressSanitizer each is one of malloc's, so that its ends are watched. */
+#ifdef ASAN
+#define BLOCK_BYTES 0
+#else
+#define BLOCK_BYTES 4032
 #endif
 
 struct psd_arena_block {
@@ -32,7 +41,7 @@ void psd_arena_free(psd_arena *arena)
 
 static bool grow(psd_arena *arena, size_t need)
 {
-    size_t bytes = need > PSD_ARENA_BLOCK ? need : PSD_ARENA_BLOCK;
+    size_t bytes = need > BLOCK_BYTES ? need : BLOCK_BYTES;
     psd_arena_block *block = malloc(sizeof *block + bytes);
     if (block == NULL) {
         arena->no_memory = true;

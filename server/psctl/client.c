@@ -12,7 +12,8 @@
 #include "common/status.h"
 #include "server/psctl/reach.h"
 
-enum { PAGE_ROWS = 1000, MOST_PAGES = 10000 };
+/* Rows of a page: even with the longest texts they fit into one frame. */
+enum { PAGE_ROWS = 256, MOST_PAGES = 40000 };
 #define MONITOR "inproc://psctl-monitor"
 
 struct psctl_client {

@@ -5,7 +5,7 @@
 #include "server/psctl/client.h"
 
 /* The line above the rows if there is one, a header, one line per row: columns aligned, numbers to the right,
- * bytes and durations with units. `none` is printed instead of an empty table. */
+ * bytes and durations with units. `none`, if not NULL, is printed instead of an empty table. */
 void psctl_print_table(const psctl_answer *answer, uint32_t limit, const char *none);
 
 /* An array of objects, one per row, types by column: text, integers (bytes, nanoseconds), reals, booleans.

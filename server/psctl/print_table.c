@@ -7,7 +7,7 @@
 #include "server/psctl/print.h"
 #include "server/psctl/text.h"
 
-enum { CELL_BYTES = 256, GAP = 2 };
+enum { CELL_BYTES = PSD_MAX_TEXT, GAP = 2 };
 
 static const char *cell_text(psd_cell_type type, const psd_cell *cell, char *out)
 {
@@ -98,8 +98,11 @@ static void print_row(const psd_msg_reply *head, const psd_cell *cells, const si
 static void measure(const psctl_answer *answer, size_t *widths)
 {
     const psd_msg_reply *head = &answer->pages[0]->msg.u.reply;
-    for (uint32_t c = 0; c < head->column_count; c++)
-        widths[c] = psctl_text_width(head->columns[c].name);
+    for (uint32_t c = 0; c < head->column_count; c++) {
+        char name[CELL_BYTES];
+        psctl_text_clean(head->columns[c].name, name, sizeof name);
+        widths[c] = psctl_text_width(name);
+    }
     for (size_t p = 0; p < answer->count; p++) {
         const psd_msg_reply *page = &answer->pages[p]->msg.u.reply;
         size_t cells = (size_t)page->row_count * page->column_count;
@@ -136,7 +139,7 @@ void psctl_print_table(const psctl_answer *answer, uint32_t limit, const char *n
             print_row(head, page->cells + (size_t)r * page->column_count, widths, colours);
         }
     }
-    if (rows == 0)
+    if (rows == 0 && none != NULL)
         puts(none);
     free(widths);
 }

@@ -32,7 +32,7 @@ static psctl_exit run(const psctl_options *options, int argc, char **argv)
     if (options->json)
         code = psctl_print_json(&answer, 0) ? PSCTL_FINE : PSCTL_FAILED;
     else if (answer.pages[0]->msg.u.reply.row_count > 0 || answer.pages[0]->msg.u.reply.text[0] != '\0')
-        psctl_print_table(&answer, 0, "");
+        psctl_print_table(&answer, 0, NULL);
     else
         printf("job %s is told to stop\n", job);
     psctl_answer_free(&answer);
