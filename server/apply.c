@@ -153,20 +153,34 @@ void psd_daemon_tell(psd_daemon *daemon, psd_peer peer, const psd_msg *msg)
         psd_outbox_address(&daemon->outbox, peer);
 }
 
-/* A connection that is closed, or that does not read what it is sent, is gone for the core. If it does live
- * it will speak again, and then be asked who it is. */
-static void lose(psd_daemon *daemon, const psd_letter *letter, bool full)
+static void tell_gone(psd_daemon *daemon, psd_peer peer)
+{
+    psd_event gone = {.type = PSD_EVENT_GONE, .peer = peer};
+    push_pending(daemon, &gone);
+}
+
+/* A connection that does not read what it is sent is gone for the core. If it lives it will read and speak
+ * again, and then be asked who it is. */
+static void is_full(psd_daemon *daemon, psd_peer peer)
 {
     psd_peers *peers = psd_io_peers(daemon->io);
-    const psd_peer_entry *entry = psd_peers_find(peers, letter->peer);
-    if (entry == NULL)
-        return; /* known already */
-    if (full)
+    psd_peer_entry *entry = psd_peers_find(peers, peer);
+    if (entry == NULL || !psd_peers_set_deaf(peers, entry))
+        return;
+    if (!entry->deaf_warned)
         psd_log("psd", PSD_LOG_WARN, "the connection from %s does not read what psd sends: taken for gone",
                 entry->address);
-    psd_peers_remove(peers, letter->peer);
-    psd_event gone = {.type = PSD_EVENT_GONE, .peer = letter->peer};
-    push_pending(daemon, &gone);
+    entry->deaf_warned = true;
+    tell_gone(daemon, peer);
+}
+
+static void has_vanished(psd_daemon *daemon, psd_peer peer)
+{
+    psd_peers *peers = psd_io_peers(daemon->io);
+    if (psd_peers_find(peers, peer) == NULL)
+        return; /* known already */
+    psd_peers_remove(peers, peer);
+    tell_gone(daemon, peer);
 }
 
 static void flush(psd_daemon *daemon)
@@ -176,8 +190,12 @@ static void flush(psd_daemon *daemon)
         const psd_letter *letter = &outbox->letters[i];
         psd_status status =
             psd_io_send(daemon->io, letter->peer, outbox->frames + letter->offset, letter->bytes);
-        if (status != PSD_OK)
-            lose(daemon, letter, status == PSD_AGAIN);
+        if (status == PSD_OK)
+            psd_peers_heard(psd_io_peers(daemon->io), letter->peer);
+        else if (status == PSD_AGAIN)
+            is_full(daemon, letter->peer);
+        else
+            has_vanished(daemon, letter->peer);
     }
     psd_outbox_clear(outbox);
 }

@@ -38,6 +38,7 @@ void psd_peers_clear(psd_peers *peers)
         }
     }
     peers->count = 0;
+    peers->deaf_count = 0;
     for (int i = 0; i < PSD_PROBES; i++)
         TAILQ_INIT(&peers->suspects[i]);
     if (peers->by_fd != NULL)
@@ -159,9 +160,29 @@ void psd_peers_remove(psd_peers *peers, psd_peer peer)
     if (entry->fd >= 0 && (size_t)entry->fd < peers->by_fd_count && peers->by_fd[entry->fd] == peer)
         peers->by_fd[entry->fd] = 0;
     unlist(peers, entry);
+    peers->deaf_count -= entry->deaf;
     *link = entry->next;
     free(entry);
     peers->count--;
+}
+
+bool psd_peers_set_deaf(psd_peers *peers, psd_peer_entry *entry)
+{
+    bool is_new = !entry->deaf;
+    entry->deaf = true;
+    peers->deaf_count += is_new;
+    return is_new;
+}
+
+void psd_peers_heard(psd_peers *peers, psd_peer peer)
+{
+    if (peers->deaf_count == 0)
+        return;
+    psd_peer_entry *entry = psd_peers_find(peers, peer);
+    if (entry == NULL)
+        return;
+    peers->deaf_count -= entry->deaf;
+    entry->deaf = false;
 }
 
 void psd_peers_disconnected(psd_peers *peers, int fd, psd_time_ns now)

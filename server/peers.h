@@ -21,6 +21,9 @@ typedef struct psd_peer_entry {
     uint64_t messages;
     uint64_t bytes;
     bool warned; /* a bad message of this peer was logged */
+    bool deaf; /* its queue is full, and the core was told that it is gone; until something can be sent again
+                */
+    bool deaf_warned;
     bool suspected;
     int probes; /* made of this suspect; also the list it is in */
     psd_time_ns due;
@@ -38,6 +41,7 @@ typedef struct psd_peers {
     psd_peer_entry **buckets;
     size_t bucket_count; /* a power of two */
     size_t count;
+    size_t deaf_count;
     psd_peer *by_fd; /* 0: none */
     size_t by_fd_count;
     struct psd_suspects suspects[PSD_PROBES];
@@ -52,6 +56,10 @@ psd_peer_entry *psd_peers_find(const psd_peers *peers, psd_peer peer); /* NULL: 
  * suspected. */
 psd_status psd_peers_add(psd_peers *peers, psd_peer peer, int fd, const char *address, psd_time_ns now);
 void psd_peers_remove(psd_peers *peers, psd_peer peer);
+/* True if that is new. */
+bool psd_peers_set_deaf(psd_peers *peers, psd_peer_entry *entry);
+/* Something was sent to it. */
+void psd_peers_heard(psd_peers *peers, psd_peer peer);
 /* All of them: the socket itself was closed. */
 void psd_peers_clear(psd_peers *peers);
 

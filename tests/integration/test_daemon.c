@@ -275,6 +275,26 @@ PSD_TEST(daemon, survives_a_message_without_an_end)
     stop();
 }
 
+/* One that asks and never reads costs psd a bounded queue, and nobody else anything. */
+PSD_TEST(daemon, survives_who_does_not_read)
+{
+    test_client client;
+    psd_msg query = {.type = PSD_MSG_QUERY, .request = 9};
+    bool sent = true;
+    snprintf(query.u.query.view, sizeof query.u.query.view, "version");
+    start(NULL);
+    cr_assert(test_client_open(&client, endpoint));
+    for (int i = 0; i < 1000000 && sent && strstr(psd.text, "does not read") == NULL; i++) {
+        sent = test_client_send(&client, &query);
+        if (i % 4096 == 0)
+            test_proc_expect(&psd, "does not read", 1); /* reads what is there */
+    }
+    cr_assert(strstr(psd.text, "does not read") != NULL, "psd queues without end: %s", psd.text);
+    still_answers();
+    test_client_close(&client);
+    stop();
+}
+
 /* systemd's side of sd_notify, with an abstract socket. */
 PSD_TEST(daemon, tells_the_service_manager)
 {

@@ -10,10 +10,12 @@ bool test_client_open(test_client *client, const char *endpoint)
 {
     int zero = 0;
     int one = 1;
+    int send_ms = 10000;
     *client = (test_client){.context = zmq_ctx_new()};
     client->socket = zmq_socket(client->context, ZMQ_DEALER);
     return client->socket != NULL && zmq_setsockopt(client->socket, ZMQ_LINGER, &zero, sizeof zero) == 0 &&
            zmq_setsockopt(client->socket, ZMQ_IPV6, &one, sizeof one) == 0 &&
+           zmq_setsockopt(client->socket, ZMQ_SNDTIMEO, &send_ms, sizeof send_ms) == 0 &&
            zmq_connect(client->socket, endpoint) == 0;
 }
 
