@@ -1,8 +1,6 @@
 #include <math.h>
 #include <stdio.h>
 
-#include <jansson.h>
-
 #include "server/psctl/print.h"
 
 static json_t *cell_json(psd_cell_type type, const psd_cell *cell)
@@ -44,14 +42,22 @@ static bool add_rows(json_t *array, const psd_msg_reply *reply, uint32_t limit)
     return true;
 }
 
-bool psctl_print_json(const psctl_answer *answer, uint32_t limit)
+json_t *psctl_json_rows(const psctl_answer *answer, uint32_t limit)
 {
     json_t *array = json_array();
     bool fine = array != NULL;
     for (size_t i = 0; i < answer->count && fine; i++)
         fine = add_rows(array, &answer->pages[i]->msg.u.reply, limit);
     if (fine)
-        fine = json_dumpf(array, stdout, JSON_COMPACT | JSON_REAL_PRECISION(17)) == 0;
+        return array;
+    json_decref(array);
+    return NULL;
+}
+
+bool psctl_print_json(const psctl_answer *answer, uint32_t limit)
+{
+    json_t *array = psctl_json_rows(answer, limit);
+    bool fine = array != NULL && json_dumpf(array, stdout, JSON_COMPACT | JSON_REAL_PRECISION(17)) == 0;
     json_decref(array);
     putchar('\n');
     return fine;
