@@ -383,10 +383,11 @@ typedef struct shared_page {
     atomic_int ready[2];
 } shared_page;
 
-static void meet(shared_page *page, int rank)
+/* Both processes have come to this stage. */
+static void meet(shared_page *page, int rank, int stage)
 {
-    atomic_store(&page->ready[rank], 1);
-    while (atomic_load(&page->ready[1 - rank]) == 0)
+    atomic_store(&page->ready[rank], stage);
+    while (atomic_load(&page->ready[1 - rank]) < stage)
         usleep(1000);
 }
 
@@ -395,8 +396,10 @@ static bool bring_up(host_rank *r, const host_ranks *all, shared_page *page, int
     static const uint8_t token[16] = {1, 2, 3};
     const char *addresses[2] = {page->address[0], page->address[1]};
     bool is_open = host_rank_open(r, all, rank, page->address[rank]) == PSD_OK;
-    meet(page, rank);
-    return is_open && host_rank_join(r, 9, addresses, token) == PSD_OK;
+    meet(page, rank, 1);
+    bool is_up = is_open && host_rank_join(r, 9, addresses, token) == PSD_OK;
+    meet(page, rank, 2);
+    return is_up;
 }
 
 static void killed_peer(const char *transport)

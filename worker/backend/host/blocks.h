@@ -1,5 +1,5 @@
-/* Memory of the engine that is used again: blocks in powers of two, kept in free lists up to a limit, so that in steady
- * state no call allocates. Not thread safe: used under the engine's lock. */
+/* Memory of the engine that is used again: blocks in powers of two, kept in free lists up to a limit, so that
+ * in steady state no call allocates. Not thread safe: used under the engine's lock. */
 #ifndef PSD_HOST_BLOCKS_H
 #define PSD_HOST_BLOCKS_H
 

@@ -24,8 +24,9 @@ void host_chan_on_message(peer *p, const frame *f, const uint8_t *data)
     engine *e = p->engine;
     inbox_item *item = p->world_rank >= 0 ? blocks_get(&e->pool, sizeof(*item)) : NULL;
     if (item == NULL) {
-        peer_break(p, PSD_ERR_LINK, p->world_rank >= 0 ? "out of memory for a channel message"
-                                                       : "a channel message of a rank that shares no group");
+        peer_break(p, PSD_ERR_LINK,
+                   p->world_rank >= 0 ? "out of memory for a channel message"
+                                      : "a channel message of a rank that shares no group");
         return;
     }
     item->peer = p;

@@ -1,4 +1,5 @@
-/* Runs collectives: posts the messages of each round of a schedule (coll.h), and compares what the ranks called. */
+/* Runs collectives: posts the messages of each round of a schedule (coll.h), and compares what the ranks
+ * called. */
 #include "worker/backend/host/engine.h"
 
 #include <stdio.h>
@@ -6,7 +7,8 @@
 
 #include "common/tensor.h"
 
-/* ------------------------------------------------------------------------------------------------ mismatches */
+/* ------------------------------------------------------------------------------------------------ mismatches
+ */
 
 static fingerprint fingerprint_of(const psd_op *op)
 {
@@ -22,7 +24,8 @@ static fingerprint fingerprint_of(const psd_op *op)
 
 static fingerprint fingerprint_in(const frame *f)
 {
-    fingerprint fp = {.kind = f->kind, .dtype = f->dtype, .redop = f->redop, .root = f->tag, .count = f->count};
+    fingerprint fp = {
+        .kind = f->kind, .dtype = f->dtype, .redop = f->redop, .root = f->tag, .count = f->count};
     return fp;
 }
 
@@ -60,8 +63,9 @@ static void break_long_ago(hgroup *g, const frame *f)
     char what[300];
     fingerprint_format(&theirs, NULL, what, sizeof(what));
     snprintf(text, sizeof(text),
-             "group %u collective %llu: rank %u called %s, which rank %d completed long ago (it is at %llu)", g->id,
-             (unsigned long long)f->ordinal, f->source, what, g->rank, (unsigned long long)g->next_ordinal);
+             "group %u collective %llu: rank %u called %s, which rank %d completed long ago (it is at %llu)",
+             g->id, (unsigned long long)f->ordinal, f->source, what, g->rank,
+             (unsigned long long)g->next_ordinal);
     host_group_break(g, PSD_ERR_MISMATCH, -1, true, text);
 }
 
@@ -103,9 +107,11 @@ static void format_cell(const hgroup *g, const frame *f, int32_t from, int32_t t
     size_t size = psd_dtype_bytes((psd_dtype)f->dtype);
     size = size == 0 ? 1 : size;
     snprintf(out, bytes,
-             "group %u collective %llu: %s cell %d to %d: rank %d sends %llu elements (%s), rank %d expects %llu (%s)",
+             "group %u collective %llu: %s cell %d to %d: rank %d sends %llu elements (%s), rank %d expects "
+             "%llu (%s)",
              g->id, (unsigned long long)f->ordinal, psd_op_name((psd_op_kind)f->kind), from, to, from,
-             (unsigned long long)(sent / size), from_label, to, (unsigned long long)(wanted / size), to_label);
+             (unsigned long long)(sent / size), from_label, to, (unsigned long long)(wanted / size),
+             to_label);
 }
 
 /* The fingerprints agree and the sizes do not: the splits of all_to_all_v. */
@@ -113,7 +119,8 @@ void coll_run_dispute_bytes(hgroup *g, const xfer *r, peer *p, const frame *f)
 {
     char text[PSD_MAX_TEXT];
     const char *label = r->request->label;
-    format_cell(g, f, (int32_t)f->source, g->rank, "place not known", label, f->bytes, r->bytes, text, sizeof(text));
+    format_cell(g, f, (int32_t)f->source, g->rank, "place not known", label, f->bytes, r->bytes, text,
+                sizeof(text));
     frame compare = frame_of(g, FRAME_COMPARE, f->ordinal, &r->request->what);
     compare.other = 1;
     compare.bytes = f->bytes;
@@ -147,7 +154,8 @@ static void compare_labelled(hgroup *g, const frame *f, const char *label)
         return;
     }
     if (f->other != 0)
-        format_cell(g, f, g->rank, (int32_t)f->source, mine->label, label, f->bytes, f->word, text, sizeof(text));
+        format_cell(g, f, g->rank, (int32_t)f->source, mine->label, label, f->bytes, f->word, text,
+                    sizeof(text));
     else if (!fingerprint_equal(&mine->what, &theirs))
         format_mismatch(g, f->ordinal, mine, (int32_t)f->source, &theirs, label, text, sizeof(text));
     else
@@ -174,7 +182,8 @@ void coll_run_notice(psd_request *r)
     }
 }
 
-/* ------------------------------------------------------------------------------------------------ matching */
+/* ------------------------------------------------------------------------------------------------ matching
+ */
 
 xfer *coll_run_find_posted(hgroup *g, const frame *f)
 {
@@ -278,8 +287,8 @@ static void post_sends(psd_request *r, const coll_messages *messages)
     }
 }
 
-/* One round: local work of the one before, then its messages. With nothing to wait for it comes to the end of the ready
- * list, so that a long local operation does not hold the lock. */
+/* One round: local work of the one before, then its messages. With nothing to wait for it comes to the end of
+ * the ready list, so that a long local operation does not hold the lock. */
 void coll_run_advance(psd_request *r)
 {
     engine *e = r->group->engine;
@@ -287,8 +296,7 @@ void coll_run_advance(psd_request *r)
         return; /* ended when the group is taken down */
     if (r->round_is_posted)
         coll_finish(&r->schedule, r->round++);
-    coll_messages messages = {
-        .count = 0, .capacity = coll_max_messages(r->group->size), .items = r->items};
+    coll_messages messages = {.count = 0, .capacity = coll_max_messages(r->group->size), .items = r->items};
     if (!coll_round(&r->schedule, r->round, &messages)) {
         request_finish(r, PSD_OK);
         return;
@@ -302,7 +310,8 @@ void coll_run_advance(psd_request *r)
         list_append(&e->ready, &r->ready);
 }
 
-/* ------------------------------------------------------------------------------------------------ starting */
+/* ------------------------------------------------------------------------------------------------ starting
+ */
 
 static bool take_memory(psd_request *r, const psd_op *op)
 {
@@ -311,7 +320,8 @@ static bool take_memory(psd_request *r, const psd_op *op)
     int32_t most = coll_max_messages(g->size);
     r->items_bytes = (size_t)(most > 0 ? most : 1) * sizeof(coll_message);
     r->scratch_bytes = coll_scratch_bytes(op, g->size);
-    r->splits_bytes = op->in_splits != NULL && op->out_splits != NULL ? 2 * (size_t)g->size * sizeof(int64_t) : 0;
+    r->splits_bytes =
+        op->in_splits != NULL && op->out_splits != NULL ? 2 * (size_t)g->size * sizeof(int64_t) : 0;
     r->items = blocks_get(&e->pool, r->items_bytes);
     r->scratch = blocks_get(&e->pool, r->scratch_bytes);
     r->splits = blocks_get(&e->pool, r->splits_bytes);

@@ -9,7 +9,8 @@
 #define FLUSH_LIMIT   (2 * PSD_NS_PER_S) /* a closing context waits this long for its last frames to leave */
 #define READY_AT_ONCE 16
 
-/* ------------------------------------------------------------------------------------------------ the lock */
+/* ------------------------------------------------------------------------------------------------ the lock
+ */
 
 void engine_lock(engine *e)
 {
@@ -25,7 +26,8 @@ void engine_unlock(engine *e)
     pthread_mutex_unlock(&e->lock);
 }
 
-/* ------------------------------------------------------------------------------------------------ open, close */
+/* ------------------------------------------------------------------------------------------------ open,
+ * close */
 
 static void engine_init(engine *e, const psd_backend_config *config)
 {
@@ -75,7 +77,8 @@ psd_status engine_open(const psd_backend_config *config, engine **out, char *why
         goto fail_lock;
     status = progress_start(e);
     if (status != PSD_OK) {
-        snprintf(why, why_bytes, "cannot start the progress thread: a limit on threads or memory was reached");
+        snprintf(why, why_bytes,
+                 "cannot start the progress thread: a limit on threads or memory was reached");
         goto fail_net;
     }
     *out = e;
@@ -92,19 +95,10 @@ fail:
     return status;
 }
 
-static bool has_output(const engine *e)
-{
-    for (const list *node = e->peers.next; node != &e->peers; node = node->next) {
-        const peer *p = LIST_ENTRY(node, peer, node);
-        if (!p->is_broken && !list_empty(&p->out))
-            return true;
-    }
-    return false;
-}
-
 static bool output_is_out(void *arg)
 {
-    return !has_output(arg);
+    const engine *e = arg;
+    return e->queued == 0;
 }
 
 static void free_records(engine *e)
@@ -148,7 +142,8 @@ hgroup *engine_group(engine *e, uint32_t id)
     return NULL;
 }
 
-/* ------------------------------------------------------------------------------------------------ progress */
+/* ------------------------------------------------------------------------------------------------ progress
+ */
 
 static void flush(engine *e)
 {
@@ -233,7 +228,8 @@ static bool has_group(const engine *e, const peer *p)
     return false;
 }
 
-/* A broken link that no group refers to is freed by the net at one of its next polls: no peer may be left on it. */
+/* A broken link that no group refers to is freed by the net at one of its next polls: no peer may be left on
+ * it. */
 static void drop_broken_peers(engine *e)
 {
     if (!e->may_drop)
@@ -342,8 +338,8 @@ static void pass_deadline(psd_request *r)
         snprintf(text, sizeof(text), "group %u collective %llu: rank %d's deadline passed in %s: %s", g->id,
                  (unsigned long long)r->ordinal, g->rank, r->label, missing);
     else
-        snprintf(text, sizeof(text), "group %u: rank %d's deadline passed in %s: %s", g->id, g->rank, r->label,
-                 missing);
+        snprintf(text, sizeof(text), "group %u: rank %d's deadline passed in %s: %s", g->id, g->rank,
+                 r->label, missing);
     host_group_break(g, PSD_ERR_DEADLINE, culprit_of(r), true, text);
 }
 

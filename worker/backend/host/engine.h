@@ -1,15 +1,17 @@
 /* The engine of the host backend: one per context, between the links (link.h) and the contract (backend.h).
  *
- * Locking: one mutex guards all of it. Every function here is called with the lock held unless it says otherwise. The
- * fast path is lock, try, unlock. Whoever waits drives progress (progress.c); when nobody does, the progress thread.
+ * Locking: one mutex guards all of it. Every function here is called with the lock held unless it says
+ * otherwise. The fast path is lock, try, unlock. Whoever waits drives progress (progress.c); when nobody
+ * does, the progress thread.
  *
- * Objects and owners. A request is one operation; it owns its transfers (xfer), one for each message. A message is one
- * that came before its receive. A tx is a frame that did not fit into its link at once. All come from free lists.
+ * Objects and owners. A request is one operation; it owns its transfers (xfer), one for each message. A
+ * message is one that came before its receive. A tx is a frame that did not fit into its link at once. All
+ * come from free lists.
  *
- * A message's way. Up to the eager limit it is one EAGER frame, as far as the peer's credit goes: it lands in the posted
- * receive, or in a message until that is posted. Otherwise RTS; the receive, once matched, answers CTS and the data is
- * streamed into its buffer in slices (messages on one link take turns), or, where links allow single copy, the receiver
- * reads it from the sender's memory in slices and answers FIN. */
+ * A message's way. Up to the eager limit it is one EAGER frame, as far as the peer's credit goes: it lands in
+ * the posted receive, or in a message until that is posted. Otherwise RTS; the receive, once matched, answers
+ * CTS and the data is streamed into its buffer in slices (messages on one link take turns), or, where links
+ * allow single copy, the receiver reads it from the sender's memory in slices and answers FIN. */
 #ifndef PSD_HOST_ENGINE_H
 #define PSD_HOST_ENGINE_H
 
@@ -31,9 +33,10 @@
 #define ENGINE_READ_SLICE (1u << 20) /* bytes read from one link before the next has its turn */
 #define ENGINE_COLL_PAST  256u       /* collectives of a group that are remembered */
 #define ENGINE_P2P_PAST   64u        /* sends of a group that are remembered */
-#define ENGINE_NOTICE_NS  (100 * PSD_NS_PER_MS) /* a collective this old tells the peers it waits for what it is */
+#define ENGINE_NOTICE_NS                                                                                     \
+    (100 * PSD_NS_PER_MS) /* a collective this old tells the peers it waits for what it is */
 #define ENGINE_NOTICE_AGAIN_NS PSD_NS_PER_S
-#define ENGINE_TOKEN      16u
+#define ENGINE_TOKEN           16u
 
 typedef struct psd_backend engine;
 typedef struct psd_backend_group hgroup;
@@ -106,11 +109,11 @@ struct message {
 /* What arrives on a link. */
 typedef struct rx {
     frame header;
-    size_t have;      /* bytes of the header */
-    uint64_t remains; /* of the payload */
-    uint8_t *to;      /* NULL: thrown away */
-    xfer *receive;    /* EAGER or DATA into a posted receive */
-    message *message; /* EAGER without one */
+    size_t have;                     /* bytes of the header */
+    uint64_t remains;                /* of the payload */
+    uint8_t *to;                     /* NULL: thrown away */
+    xfer *receive;                   /* EAGER or DATA into a posted receive */
+    message *message;                /* EAGER without one */
     uint8_t small[PSD_MAX_TEXT + 1]; /* payload of control frames */
 } rx;
 
@@ -127,8 +130,8 @@ struct peer {
     char text[PSD_MAX_TEXT];
     bool needs_flush;
     rx in;
-    list out;     /* tx, in order */
-    list streams; /* sends with data to stream, in turns */
+    list out;             /* tx, in order */
+    list streams;         /* sends with data to stream, in turns */
     uint64_t credit;      /* eager bytes that may still go to the peer */
     uint64_t owed;        /* eager bytes used up here, not told yet */
     uint32_t chan_credit; /* the same for channel messages */
@@ -152,10 +155,10 @@ typedef struct member {
     bool ping_received;
     bool pong_received;
     bool has_closed;
-    bool is_drained; /* the group is broken, and this member reads no memory for it any more */
-    uint64_t sent;  /* p2p messages to it */
-    list posted;    /* p2p receives from it */
-    list messages;  /* p2p, not matched */
+    bool is_drained;    /* the group is broken, and this member reads no memory for it any more */
+    uint64_t sent;      /* p2p messages to it */
+    list posted;        /* p2p receives from it */
+    list messages;      /* p2p, not matched */
     list coll_messages; /* of started collectives, not matched */
 } member;
 
@@ -190,9 +193,10 @@ struct psd_backend_group {
     past_op *coll_past; /* ENGINE_COLL_PAST */
     past_op *p2p_past;  /* ENGINE_P2P_PAST */
     uint64_t p2p_past_next;
-    psd_time_ns dispute_deadline; /* a mismatch was found and the other side asked for its label; PSD_NEVER: none */
-    char dispute[PSD_MAX_TEXT];   /* the text if it does not answer */
-    psd_time_ns drain_deadline;   /* broken: until when peers may read cancelled sends */
+    psd_time_ns
+        dispute_deadline; /* a mismatch was found and the other side asked for its label; PSD_NEVER: none */
+    char dispute[PSD_MAX_TEXT]; /* the text if it does not answer */
+    psd_time_ns drain_deadline; /* broken: until when peers may read cancelled sends */
 };
 
 struct psd_request {
@@ -202,7 +206,7 @@ struct psd_request {
     hgroup *group;
     atomic_bool is_done;
     bool is_coll;
-    bool is_failed; /* waits only for draining sends */
+    bool is_failed;   /* waits only for draining sends */
     uint32_t pending; /* transfers, and one while they are being posted */
     list xfers;
     psd_op_result result;
@@ -258,13 +262,14 @@ struct psd_backend {
     list free_xfers;
     bool has_broken; /* peers or groups that are not settled */
     bool may_drop;   /* broken peers that perhaps no group has */
-    xfer **xfers; /* all, by index */
+    xfer **xfers;    /* all, by index */
     uint32_t xfer_count;
     uint32_t xfer_capacity;
-    peer **world;  /* by world rank; NULL: none */
+    peer **world; /* by world rank; NULL: none */
     uint32_t world_size;
     uint64_t bytes_sent;
     uint64_t bytes_received;
+    uint32_t queued;        /* frames that are not out, of all peers */
     psd_time_ns next_timer; /* no timer of a request or group is earlier */
     uint8_t *waste;         /* where unwanted payload goes */
     /* progress.c */
@@ -284,7 +289,8 @@ struct psd_backend {
     uint32_t cores;
 };
 
-/* ------------------------------------------------------------------------------------------------ engine.c */
+/* ------------------------------------------------------------------------------------------------ engine.c
+ */
 
 /* Without the lock. */
 psd_status engine_open(const psd_backend_config *config, engine **out, char *why, size_t why_bytes);
@@ -292,19 +298,21 @@ void engine_close(engine *e);
 void engine_lock(engine *e);
 void engine_unlock(engine *e);
 
-/* Makes progress once: reads and writes links, copies, advances requests. `with_kernel` also asks the kernel for connections and
- * lost peers. True if anything happened. */
+/* Makes progress once: reads and writes links, copies, advances requests. `with_kernel` also asks the kernel
+ * for connections and lost peers. True if anything happened. */
 bool engine_poll(engine *e, bool with_kernel);
 /* Deadlines of requests and groups; renews next_timer. */
 void engine_timers(engine *e, psd_time_ns now);
 void engine_timer_at(engine *e, psd_time_ns when);
-/* Does what must not be done in the middle of something else: takes down broken peers and groups, advances requests of
- * which no transfer is pending (bounded: some may be left), rings bells. Every entry ends with it. */
+/* Does what must not be done in the middle of something else: takes down broken peers and groups, advances
+ * requests of which no transfer is pending (bounded: some may be left), rings bells. Every entry ends with
+ * it. */
 void engine_settle(engine *e);
 
 hgroup *engine_group(engine *e, uint32_t id); /* NULL if not open */
 
-/* ------------------------------------------------------------------------------------------------ request.c */
+/* ------------------------------------------------------------------------------------------------ request.c
+ */
 
 psd_request *request_get(hgroup *g, const psd_op *op); /* NULL: out of memory */
 void request_put(engine *e, psd_request *r);
@@ -332,8 +340,8 @@ void peer_free(peer *p);
 bool peer_progress(peer *p);
 /* Garbage, or the link is gone: all groups that share it are broken when the engine settles. */
 void peer_break(peer *p, psd_status status, const char *text);
-/* Sends a frame whose payload is borrowed until transfer_sent(owner). True: it is out, and the owner is not told. On no
- * memory the peer breaks. */
+/* Sends a frame whose payload is borrowed until transfer_sent(owner). True: it is out, and the owner is not
+ * told. On no memory the peer breaks. */
 bool peer_send(peer *p, const frame *f, const void *payload, xfer *owner);
 /* Sends a control frame, its payload copied. */
 void peer_send_control(peer *p, const frame *f, const void *payload);
@@ -345,7 +353,8 @@ void peer_drop_output(peer *p);
 /* Takes a send out of the queues: what is half in the link is copied. */
 void peer_forget_send(peer *p, xfer *x);
 
-/* ------------------------------------------------------------------------------------------------ transfer.c */
+/* ------------------------------------------------------------------------------------------------ transfer.c
+ */
 
 /* Starts a send: EAGER if small, else RTS. `f` has all but type, payload, id and word. */
 void transfer_send(engine *e, xfer *s, frame *f, uint64_t eager_limit);
@@ -392,12 +401,14 @@ bool p2p_agrees(const xfer *r, const frame *f);
 void p2p_dispute(hgroup *g, const xfer *r, peer *p, const frame *f);
 void p2p_on_compare(hgroup *g, peer *p, const frame *f, const char *label);
 
-/* ------------------------------------------------------------------------------------------------ coll_run.c */
+/* ------------------------------------------------------------------------------------------------ coll_run.c
+ */
 
 psd_status coll_run_start(hgroup *g, const psd_op *op, psd_request **out);
 void coll_run_advance(psd_request *r);
 void coll_run_release(engine *e, psd_request *r); /* its memory */
-/* Compares the header with this rank's collective of that ordinal. True: they agree, or it is too early to tell
+/* Compares the header with this rank's collective of that ordinal. True: they agree, or it is too early to
+ * tell
  * (*is_early). False: the group is, or soon will be, broken. */
 bool coll_run_compare(hgroup *g, peer *p, const frame *f, bool *is_early);
 xfer *coll_run_find_posted(hgroup *g, const frame *f);
@@ -412,7 +423,8 @@ void coll_run_notice(psd_request *r);
 psd_status host_group_begin(engine *e, const psd_group_desc *desc, hgroup **out, char *why, size_t why_bytes);
 psd_status host_group_poll(hgroup *g, char *why, size_t why_bytes);
 void host_group_close(hgroup *g);
-/* First reason stays. `tell`: call on_group_broken. Requests end and members are told when the engine settles. */
+/* First reason stays. `tell`: call on_group_broken. Requests end and members are told when the engine
+ * settles. */
 void host_group_break(hgroup *g, psd_status status, int32_t culprit, bool tell, const char *text);
 void host_group_settle(hgroup *g);
 /* The member that sent this header; NULL, and the peer broken, if it lies. */
@@ -425,7 +437,8 @@ void host_group_on_compare(peer *p, const frame *f, const char *label);
 void host_group_peer_gone(peer *p);
 /* Breaks the group if this transfer waits for a member that has closed it. */
 void host_group_check_closed(hgroup *g, const xfer *x);
-/* Mismatch found here: asks the other side for its label and breaks the group with `text` if that takes too long. */
+/* Mismatch found here: asks the other side for its label and breaks the group with `text` if that takes too
+ * long. */
 void host_group_dispute(hgroup *g, peer *p, const frame *compare, const char *label, const char *text);
 
 /* ------------------------------------------------------------------------------------------------ chan.c */
@@ -435,7 +448,8 @@ psd_status host_chan_take(engine *e, psd_chan_msg *out); /* PSD_AGAIN: empty */
 void host_chan_on_message(peer *p, const frame *f, const uint8_t *data);
 void host_chan_peer_gone(engine *e, peer *p);
 
-/* ------------------------------------------------------------------------------------------------ progress.c */
+/* ------------------------------------------------------------------------------------------------ progress.c
+ */
 
 /* Without the lock. */
 psd_status progress_start(engine *e);

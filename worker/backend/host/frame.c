@@ -80,10 +80,14 @@ void fingerprint_format(const fingerprint *fp, const char *label, char *out, siz
         snprintf(out, bytes, "%s", text);
 }
 
-/* Bytes of the UTF-8 character that begins here; 0 if it is none. Rare blocks (e0, f0, f4) are refused with the overlong forms. */
+/* Bytes of the UTF-8 character that begins here; 0 if it is none. Rare blocks (e0, f0, f4) are refused with
+ * the overlong forms. */
 static size_t utf8_bytes(const unsigned char *at)
 {
-    size_t more = at[0] >= 0xc2 && at[0] < 0xe0 ? 1 : at[0] >= 0xe1 && at[0] < 0xf0 ? 2 : at[0] >= 0xf1 && at[0] < 0xf4 ? 3 : 0;
+    size_t more = at[0] >= 0xc2 && at[0] < 0xe0   ? 1
+                  : at[0] >= 0xe1 && at[0] < 0xf0 ? 2
+                  : at[0] >= 0xf1 && at[0] < 0xf4 ? 3
+                                                  : 0;
     if (more == 0)
         return at[0] < 0x80 ? 1 : 0;
     for (size_t i = 1; i <= more; i++) {

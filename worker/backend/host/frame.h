@@ -1,18 +1,18 @@
-/* What travels over a link: frames of one fixed header and, for some types, a payload. Numbers are in the host's byte
- * order; a peer of another order fails the check of the magic number.
+/* What travels over a link: frames of one fixed header and, for some types, a payload. Numbers are in the
+ * host's byte order; a peer of another order fails the check of the magic number.
  *
- * Two channels share the types that move messages. On the p2p channel a message is matched by group, source and tag; on
- * the collective channel by group, source and ordinal, in order. Either way the header carries all that the two sides
- * must agree on. */
+ * Two channels share the types that move messages. On the p2p channel a message is matched by group, source
+ * and tag; on the collective channel by group, source and ordinal, in order. Either way the header carries
+ * all that the two sides must agree on. */
 #ifndef PSD_HOST_FRAME_H
 #define PSD_HOST_FRAME_H
 
 #include "common/msg.h"
 
 #define FRAME_MAGIC     0x5053u
-#define FRAME_MAX_EAGER (1u << 20) /* bytes of an EAGER payload */
+#define FRAME_MAX_EAGER (1u << 20)   /* bytes of an EAGER payload */
 #define FRAME_MAX_SLICE (256u << 10) /* bytes of a DATA payload: how long one message may hold a link */
-#define FRAME_MAX_LABEL 96u        /* bytes of an operation's label, with the NUL */
+#define FRAME_MAX_LABEL 96u          /* bytes of an operation's label, with the NUL */
 
 typedef enum frame_type {
     FRAME_EAGER = 1,  /* a whole message, as payload */
@@ -60,11 +60,13 @@ _Static_assert(sizeof(frame) == 64, "the header is 64 bytes without holes");
 /* Is this header legal by itself? If not, `why` gets a text. */
 bool frame_check(const frame *f, char *why, size_t why_bytes);
 
-/* Makes a text that came from outside, or was cut, fit to print: control characters and bytes that are not UTF-8 become
+/* Makes a text that came from outside, or was cut, fit to print: control characters and bytes that are not
+ * UTF-8 become
  * '?'. */
 void text_clean(char *text);
 
-/* What all ranks of a collective must agree on. The counts of all_to_all_v are compared message by message: 0 here. */
+/* What all ranks of a collective must agree on. The counts of all_to_all_v are compared message by message: 0
+ * here. */
 typedef struct fingerprint {
     uint8_t kind;
     uint8_t dtype;

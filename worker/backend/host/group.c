@@ -144,8 +144,9 @@ static void answer_ping(hgroup *g, member *m, const uint8_t *token, uint32_t byt
 {
     if (bytes != g->token_bytes || memcmp(token, g->token, bytes) != 0) {
         char text[160];
-        snprintf(text, sizeof(text), "group %u: world rank %u has another token for it: it is of another job or epoch",
-                 g->id, g->members[m - g->member]);
+        snprintf(text, sizeof(text),
+                 "group %u: world rank %u has another token for it: it is of another job or epoch", g->id,
+                 g->members[m - g->member]);
         host_group_break(g, PSD_ERR_PROTOCOL, (int32_t)g->members[m - g->member], true, text);
         return;
     }
@@ -263,7 +264,8 @@ void host_group_on_pong(peer *p, const frame *f)
         m->pong_received = true;
 }
 
-/* ------------------------------------------------------------------------------------------------ breaking */
+/* ------------------------------------------------------------------------------------------------ breaking
+ */
 
 void host_group_break(hgroup *g, psd_status status, int32_t culprit, bool tell, const char *text)
 {
@@ -366,8 +368,8 @@ void host_group_peer_gone(peer *p)
             if (m->peer != p || (m->has_closed && !has_transfer_with(g, p)))
                 continue;
             char text[PSD_MAX_TEXT];
-            snprintf(text, sizeof(text), "group %u: rank %d lost rank %d (world rank %u): %.900s", g->id, g->rank, i,
-                     g->members[i], p->text);
+            snprintf(text, sizeof(text), "group %u: rank %d lost rank %d (world rank %u): %.900s", g->id,
+                     g->rank, i, g->members[i], p->text);
             int32_t culprit = p->status == PSD_ERR_PEER_FAILED ? (int32_t)g->members[i] : -1;
             host_group_break(g, p->status, culprit, true, text);
         }
@@ -419,8 +421,8 @@ void host_group_check_closed(hgroup *g, const xfer *x)
     if (!is_waiting || !is_alone)
         return;
     char text[PSD_MAX_TEXT];
-    snprintf(text, sizeof(text), "group %u: rank %d has closed it and takes no part in rank %d's %s", g->id, x->rank,
-             g->rank, x->request->label);
+    snprintf(text, sizeof(text), "group %u: rank %d has closed it and takes no part in rank %d's %s", g->id,
+             x->rank, g->rank, x->request->label);
     int32_t culprit = x->rank < 0 ? -1 : (int32_t)g->members[x->rank];
     host_group_break(g, PSD_ERR_PEER_FAILED, culprit, true, text);
 }

@@ -6,7 +6,8 @@
 
 #define MAX_KEPT (1u << 20) /* messages that a group holds: more is a flood */
 
-/* ------------------------------------------------------------------------------------------------ messages */
+/* ------------------------------------------------------------------------------------------------ messages
+ */
 
 static uint64_t eager_cost(const frame *f)
 {
@@ -115,7 +116,8 @@ static void keep(hgroup *g, peer *p, const frame *f, bool is_early)
     message *m = g->kept < MAX_KEPT ? message_new(g->engine, p, f, NULL) : NULL;
     if (m == NULL) {
         char text[160];
-        snprintf(text, sizeof(text), "group %u: no memory for a message of rank %u that nobody has asked for yet (%u held)",
+        snprintf(text, sizeof(text),
+                 "group %u: no memory for a message of rank %u that nobody has asked for yet (%u held)",
                  g->id, f->source, g->kept);
         peer_give_credit(p, eager_cost(f), 0);
         host_group_break(g, PSD_ERR_NOMEM, -1, true, text);

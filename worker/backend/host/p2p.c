@@ -1,4 +1,5 @@
-/* Point-to-point operations: batches of sends and receives, and their matching by (source, tag), first come first served. */
+/* Point-to-point operations: batches of sends and receives, and their matching by (source, tag), first come
+ * first served. */
 #include "worker/backend/host/engine.h"
 
 #include <stdio.h>
@@ -6,7 +7,8 @@
 
 #include "common/tensor.h"
 
-/* ------------------------------------------------------------------------------------------------ matching */
+/* ------------------------------------------------------------------------------------------------ matching
+ */
 
 static bool tag_fits(int32_t wanted, int32_t tag)
 {
@@ -56,7 +58,8 @@ bool p2p_agrees(const xfer *r, const frame *f)
     return r->dtype == f->dtype && r->count == f->count;
 }
 
-/* ------------------------------------------------------------------------------------------------ mismatches */
+/* ------------------------------------------------------------------------------------------------ mismatches
+ */
 
 typedef struct side {
     int32_t rank;
@@ -65,11 +68,12 @@ typedef struct side {
     const char *label;
 } side;
 
-static void format_mismatch(const hgroup *g, const side *from, const side *to, uint64_t ordinal, int32_t tag, char *out,
-                            size_t bytes)
+static void format_mismatch(const hgroup *g, const side *from, const side *to, uint64_t ordinal, int32_t tag,
+                            char *out, size_t bytes)
 {
     snprintf(out, bytes,
-             "group %u message %llu from rank %d to rank %d, tag %d: rank %d called send %s count %lld (%s), rank %d "
+             "group %u message %llu from rank %d to rank %d, tag %d: rank %d called send %s count %lld (%s), "
+             "rank %d "
              "called recv %s count %lld (%s)",
              g->id, (unsigned long long)ordinal, from->rank, to->rank, tag, from->rank,
              psd_dtype_name((psd_dtype)from->dtype), (long long)from->count, from->label, to->rank,
@@ -124,7 +128,8 @@ void p2p_on_compare(hgroup *g, peer *p, const frame *f, const char *label)
     host_group_break(g, PSD_ERR_MISMATCH, -1, true, text);
 }
 
-/* ------------------------------------------------------------------------------------------------ starting */
+/* ------------------------------------------------------------------------------------------------ starting
+ */
 
 static void remember(hgroup *g, const xfer *s)
 {
@@ -195,7 +200,8 @@ psd_status p2p_start(hgroup *g, const psd_op *op, psd_request **out)
         }
     }
     request_activate(r, op->deadline);
-    r->pending = (uint32_t)op->p2p_count + 1; /* one for this function: none is advanced before all are posted */
+    r->pending =
+        (uint32_t)op->p2p_count + 1; /* one for this function: none is advanced before all are posted */
     LIST_EACH(&r->xfers, node, after)
     {
         xfer *x = LIST_ENTRY(node, xfer, in_request);

@@ -30,6 +30,7 @@ peer *peer_new(engine *e, host_link *link)
 static void tx_free(engine *e, tx *t)
 {
     list_remove(&t->node);
+    e->queued--;
     if (t->owner != NULL)
         t->owner->out = NULL;
     blocks_put(&e->pool, t->owned, t->owned_bytes);
@@ -127,6 +128,7 @@ static tx *queue_frame(peer *p, const frame *f, const void *payload, uint32_t se
     if (owner != NULL)
         owner->out = t;
     list_append(&p->out, &t->node);
+    p->engine->queued++;
     return t;
 }
 

@@ -1,8 +1,9 @@
 /* Who drives the engine: a caller that waits, else the progress thread.
  *
- * One thread at a time drives; other waiters sleep on a condition variable until their request is complete or they must
- * take over. The progress thread costs a caller nothing per call: while calls come it only looks, at every tick, whether
- * operations are in flight that no call has touched since the last tick, and then drives until a caller waits again. */
+ * One thread at a time drives; other waiters sleep on a condition variable until their request is complete or
+ * they must take over. The progress thread costs a caller nothing per call: while calls come it only looks,
+ * at every tick, whether operations are in flight that no call has touched since the last tick, and then
+ * drives until a caller waits again. */
 #include "worker/backend/host/engine.h"
 
 #include <errno.h>
@@ -16,6 +17,7 @@
 #define TICK_NS         (500 * INT64_C(1000))
 #define IDLE_TICKS      20 /* without a call, until the progress thread goes to sleep */
 #define SPIN_NS         (50 * INT64_C(1000))
+#define PAUSE_NS        (2 * INT64_C(1000)) /* the first part of it without giving the core away */
 #define SPIN_CROWDED_NS (5 * INT64_C(1000)) /* with more ranks than cores */
 #define POLLS_PER_LOOK  64                  /* polls of links, to one that asks the kernel */
 
@@ -102,8 +104,8 @@ static void drive(engine *e, spin *s, psd_time_ns deadline)
     }
     if (now - s->since < (s->is_crowded ? SPIN_CROWDED_NS : SPIN_NS) && now < deadline) {
         engine_unlock(e);
-        if (s->is_crowded || atomic_load(&e->contenders) > 0)
-            sched_yield();
+        if (s->is_crowded || now - s->since > PAUSE_NS || atomic_load(&e->contenders) > 0)
+            sched_yield(); /* cheap on a core of one's own, and right when there is none */
         else
             pause_briefly();
         engine_lock(e);
@@ -133,6 +135,11 @@ void progress_notify(engine *e)
         pthread_cond_broadcast(&e->waiters_wake);
 }
 
+static bool has_work(const engine *e)
+{
+    return !list_empty(&e->active) || e->queued > 0;
+}
+
 static void stop_listening(engine *e)
 {
     uint64_t one = 1;
@@ -144,7 +151,7 @@ static void stop_listening(engine *e)
 void progress_leave(engine *e)
 {
     e->calls++;
-    if (e->waiters > 0 || list_empty(&e->active))
+    if (e->waiters > 0 || !has_work(e))
         return;
     if (e->progress == PROGRESS_PARKED)
         pthread_cond_signal(&e->progress_wake);
@@ -193,19 +200,8 @@ psd_status progress_wait(engine *e, bool (*is_met)(void *), void *arg, psd_time_
     return status;
 }
 
-/* ------------------------------------------------------------------------------------------------ the thread */
-
-static bool has_work(const engine *e)
-{
-    if (!list_empty(&e->active))
-        return true;
-    for (const list *node = e->peers.next; node != &e->peers; node = node->next) {
-        const peer *p = LIST_ENTRY(node, peer, node);
-        if (!p->is_broken && !list_empty(&p->out) && host_link_get_state(p->link) == HOST_LINK_READY)
-            return true;
-    }
-    return false;
-}
+/* ------------------------------------------------------------------------------------------------ the thread
+ */
 
 static void drive_alone(engine *e)
 {
@@ -217,7 +213,8 @@ static void drive_alone(engine *e)
     stop_driving(e);
 }
 
-/* Connections, lost peers and TCP data are handled; peers that write to a ring are not asked to wake anybody. */
+/* Connections, lost peers and TCP data are handled; peers that write to a ring are not asked to wake anybody.
+ */
 static void listen_in_net(engine *e)
 {
     e->progress = PROGRESS_LISTENING;
@@ -225,9 +222,10 @@ static void listen_in_net(engine *e)
     psd_time_ns now = psd_now_ns();
     engine_timers(e, now);
     psd_time_ns until = earliest(host_net_deadline(e->net), e->next_timer);
-    if (e->stop || !list_empty(&e->active))
+    if (e->stop || has_work(e))
         return;
-    struct pollfd fds[2] = {{.fd = host_net_fd(e->net), .events = POLLIN}, {.fd = e->listen_fd, .events = POLLIN}};
+    struct pollfd fds[2] = {{.fd = host_net_fd(e->net), .events = POLLIN},
+                            {.fd = e->listen_fd, .events = POLLIN}};
     psd_time_ns left = until == PSD_NEVER ? 0 : until > now ? until - now : 0;
     struct timespec timeout = {.tv_sec = left / PSD_NS_PER_S, .tv_nsec = left % PSD_NS_PER_S};
     engine_unlock(e);

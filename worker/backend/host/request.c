@@ -7,7 +7,8 @@
 
 #include "common/tensor.h"
 
-/* ------------------------------------------------------------------------------------------------ requests */
+/* ------------------------------------------------------------------------------------------------ requests
+ */
 
 psd_request *request_get(hgroup *g, const psd_op *op)
 {
@@ -78,7 +79,8 @@ void request_fail(psd_request *r)
         request_finish(r, r->group->status);
 }
 
-/* ------------------------------------------------------------------------------------------------ transfers */
+/* ------------------------------------------------------------------------------------------------ transfers
+ */
 
 /* Makes room in the table of all transfers, whose positions are their ids. */
 static xfer *xfer_new(engine *e)
@@ -169,8 +171,8 @@ static void forget_receive(engine *e, xfer *x)
         x->self = NULL;
 }
 
-/* A receive that waits for a message still arriving is referred to by that message: match_drop(), which the breaking of a
- * group calls first, has cut that. */
+/* A receive that waits for a message still arriving is referred to by that message: match_drop(), which the
+ * breaking of a group calls first, has cut that. */
 void xfer_cancel(engine *e, xfer *x)
 {
     if (x->state == XFER_DRAINING)

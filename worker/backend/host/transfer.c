@@ -96,7 +96,8 @@ void transfer_drained(engine *e, hgroup *g, peer *p)
     }
 }
 
-/* ------------------------------------------------------------------------------------------------ receiving */
+/* ------------------------------------------------------------------------------------------------ receiving
+ */
 
 static void send_cts(xfer *r)
 {
@@ -173,7 +174,8 @@ static bool copy_slice(xfer *r)
     if (r->self != NULL) {
         if (bytes > 0)
             memmove(r->data + r->done, r->self->data + r->done, bytes);
-    } else if (host_link_read_remote(r->peer->link, r->remote_data + r->done, r->data + r->done, bytes) != PSD_OK) {
+    } else if (host_link_read_remote(r->peer->link, r->remote_data + r->done, r->data + r->done, bytes) !=
+               PSD_OK) {
         return false;
     }
     r->done += bytes;
