@@ -1,7 +1,8 @@
-/* Parameter tables: agreed by all trainers, assigned to all servers, open once every server has made room, freed once
- * every trainer has closed, left or was lost.
+/* Parameter tables: agreed by all trainers, assigned to all servers, open once every server has made room,
+ * freed once every trainer has closed, left or was lost.
  *
- * The trainers are the live ranks of the role of whoever asks first; the servers are the live ranks of role "server". */
+ * The trainers are the live ranks of the role of whoever asks first; the servers are the live ranks of role
+ * "server". */
 #include <stdlib.h>
 
 #include "common/tensor.h"
@@ -33,6 +34,13 @@ static int64_t trainer_of(const table *t, const member *m)
         return -1;
     int64_t at = ranks_find(t->trainers, NULL, t->trainer_count, (uint32_t)m->rank);
     return at >= 0 && !bit_get(t->closed, (uint32_t)at) ? at : -1;
+}
+
+/* For a rank that has closed a table its name is free again, though others may not have closed it yet. */
+static bool has_closed(const table *t, const member *m)
+{
+    int64_t at = m->rank < 0 ? -1 : ranks_find(t->trainers, NULL, t->trainer_count, (uint32_t)m->rank);
+    return at >= 0 && bit_get(t->closed, (uint32_t)at);
 }
 
 static int64_t server_of(const table *t, const member *m)
@@ -81,7 +89,8 @@ static void table_refuse(psd_core *core, table *t, psd_status status, const char
             mark_closed(core, t, at); /* the last one buries the table, which stays readable in this step */
 }
 
-/* -------------------------------------------------------------------------------------------------------- asking */
+/* --------------------------------------------------------------------------------------------------------
+ * asking */
 
 /* Checks what a trainer asks for; the reason, or NULL when it is sound. */
 static const char *spec_fault(const psd_table_spec *spec)
@@ -115,12 +124,12 @@ static bool may_ask(psd_core *core, const member *m, const psd_msg *msg)
         refuse_peer(core, m->peer, msg, PSD_ERR_INVAL, "rank %d asks for a table, but %s", m->rank, fault);
     else if (member_is_server(m))
         refuse_peer(core, m->peer, msg, PSD_ERR_INVAL,
-                    "rank %d has role server and asks for table %s: trainers open tables, servers serve them", m->rank,
-                    spec->name);
+                    "rank %d has role server and asks for table %s: trainers open tables, servers serve them",
+                    m->rank, spec->name);
     else if (m->job->helpers == 0)
         refuse_peer(core, m->peer, msg, PSD_ERR_NOT_FOUND,
-                    "table %s needs ranks of role server, and job %s has none: start psworker --role server", spec->name,
-                    m->job->name);
+                    "table %s needs ranks of role server, and job %s has none: start psworker --role server",
+                    spec->name, m->job->name);
     else
         return true;
     return false;
@@ -150,8 +159,8 @@ static table *table_make(psd_core *core, const member *m, const psd_msg *msg)
     job *j = m->job;
     const psd_table_spec *spec = &msg->u.table_open.spec;
     if (j->tables.count >= MAX_TABLES_PER_JOB) {
-        refuse_peer(core, m->peer, msg, PSD_ERR_LIMIT, "job %s has %zu tables, which is the limit: close some", j->name,
-                    j->tables.count);
+        refuse_peer(core, m->peer, msg, PSD_ERR_LIMIT,
+                    "job %s has %zu tables, which is the limit: close some", j->name, j->tables.count);
         return NULL;
     }
     table *t = core_calloc(core, 1, sizeof(*t));
@@ -179,7 +188,8 @@ static table *table_make(psd_core *core, const member *m, const psd_msg *msg)
 /* What differs between two specs of one table, as text; false when they agree. */
 static bool specs_differ(const psd_table_spec *a, const psd_table_spec *b, char *out, size_t out_bytes)
 {
-    if (a->optimizer != b->optimizer || a->average != b->average || a->lr != b->lr || a->momentum != b->momentum) {
+    if (a->optimizer != b->optimizer || a->average != b->average || a->lr != b->lr ||
+        a->momentum != b->momentum) {
         (void)snprintf(out, out_bytes, "optimizer, learning rate, momentum or averaging differ");
         return true;
     }
@@ -192,9 +202,9 @@ static bool specs_differ(const psd_table_spec *a, const psd_table_spec *b, char 
         const psd_param *y = &b->params[i];
         if (strcmp(x->name, y->name) == 0 && x->dtype == y->dtype && x->count == y->count)
             continue;
-        (void)snprintf(out, out_bytes, "parameter %u is %s (%lld %s) on one, %s (%lld %s) on the other", i, x->name,
-                       (long long)x->count, psd_dtype_name((psd_dtype)x->dtype), y->name, (long long)y->count,
-                       psd_dtype_name((psd_dtype)y->dtype));
+        (void)snprintf(out, out_bytes, "parameter %u is %s (%lld %s) on one, %s (%lld %s) on the other", i,
+                       x->name, (long long)x->count, psd_dtype_name((psd_dtype)x->dtype), y->name,
+                       (long long)y->count, psd_dtype_name((psd_dtype)y->dtype));
         return true;
     }
     return false;
@@ -209,7 +219,8 @@ static void answer_opened(psd_core *core, const table *t, const member *m, uint6
 
 static void refuse_failed(psd_core *core, const member *m, const psd_msg *msg, const table *t)
 {
-    refuse_peer(core, m->peer, msg, t->status, "table %s failed: %s", t->spec.name, t->reason == NULL ? "" : t->reason);
+    refuse_peer(core, m->peer, msg, t->status, "table %s failed: %s", t->spec.name,
+                t->reason == NULL ? "" : t->reason);
 }
 
 /* The table of this name, if this rank may still ask for it; NULL when it was answered. */
@@ -236,15 +247,16 @@ static table *take_named(psd_core *core, const member *m, const psd_msg *msg, ta
     }
     if (t->state != TABLE_AGREEING || at < 0 || t->requests[at] != 0) {
         refuse_peer(core, m->peer, msg, PSD_ERR_EXISTS,
-                    "table %s exists in job %s already, opened by the ranks of role %s: close it first or choose another "
+                    "table %s exists in job %s already, opened by the ranks of role %s: close it first or "
+                    "choose another "
                     "name",
                     spec->name, m->job->name, t->role);
         return NULL;
     }
     if (!specs_differ(&t->spec, spec, differ, sizeof(differ)))
         return t;
-    (void)snprintf(text, sizeof(text), "ranks %u and %d disagree on table %s: %s", t->first, m->rank, spec->name,
-                   differ);
+    (void)snprintf(text, sizeof(text), "ranks %u and %d disagree on table %s: %s", t->first, m->rank,
+                   spec->name, differ);
     mark_journal(core);
     refuse_peer(core, m->peer, msg, PSD_ERR_MISMATCH, "%s", text);
     table_refuse(core, t, PSD_ERR_MISMATCH, text);
@@ -258,7 +270,7 @@ void tables_open(psd_core *core, member *m, const psd_msg *msg)
     table *t = NULL;
     for (size_t i = 0; i < m->job->tables.count && t == NULL; i++) {
         table *each = m->job->tables.items[i];
-        if (strcmp(each->spec.name, msg->u.table_open.spec.name) == 0)
+        if (strcmp(each->spec.name, msg->u.table_open.spec.name) == 0 && !has_closed(each, m))
             t = each;
     }
     t = t != NULL ? take_named(core, m, msg, t) : table_make(core, m, msg);
@@ -273,7 +285,8 @@ void tables_open(psd_core *core, member *m, const psd_msg *msg)
     fill_table(t, &send_to(core, to_servers(t), PSD_MSG_TABLE_ASSIGN)->u.table_open);
 }
 
-/* -------------------------------------------------------------------------------------------------------- serving */
+/* --------------------------------------------------------------------------------------------------------
+ * serving */
 
 void tables_ready(psd_core *core, member *m, const psd_msg *msg)
 {
@@ -284,8 +297,8 @@ void tables_ready(psd_core *core, member *m, const psd_msg *msg)
     mark_journal(core);
     if (msg->u.table.status != PSD_OK) {
         char text[PSD_MAX_TEXT];
-        (void)snprintf(text, sizeof(text), "server rank %d (worker %s) has no room for table %s: %.700s", m->rank,
-                       m->name, t->spec.name, msg->u.table.text);
+        (void)snprintf(text, sizeof(text), "server rank %d (worker %s) has no room for table %s: %.700s",
+                       m->rank, m->name, t->spec.name, msg->u.table.text);
         table_refuse(core, t, msg->u.table.status, text);
         return;
     }
@@ -326,10 +339,11 @@ void tables_close(psd_core *core, member *m, const psd_msg *msg)
     mark_closed(core, t, (uint32_t)at);
 }
 
-/* ---------------------------------------------------------------------------------------------- failures, resuming */
+/* ---------------------------------------------------------------------------------------------- failures,
+ * resuming */
 
-/* A clock needs every trainer and every server: without one of them an open table has failed. A trainer that left
- * cleanly has closed it. */
+/* A clock needs every trainer and every server: without one of them an open table has failed. A trainer that
+ * left cleanly has closed it. */
 void tables_member_ended(psd_core *core, member *m, bool failed, const char *text)
 {
     shelf *tables = &m->job->tables;
