@@ -56,7 +56,8 @@ psd_status psd_daemon_replay(psd_daemon *daemon, char *why, size_t why_bytes);
 void psd_daemon_watch_memory(psd_daemon *daemon);
 int64_t psd_memory_default_limit(void);
 
-/* loop.c: runs until SIGTERM or SIGINT, then tells everybody. */
+/* loop.c: runs until SIGTERM or SIGINT. Then tells everybody to stop, unless a journal lets a restart go on
+ * with them. */
 void psd_daemon_run(psd_daemon *daemon);
 
 #endif

@@ -155,6 +155,13 @@ void psd_daemon_run(psd_daemon *daemon)
     psd_notify("STOPPING=1");
     if (daemon->failed)
         return;
+    if (daemon->journal != NULL && !psd_core_idle(daemon->core)) {
+        /* A restart, as for an upgrade, must not cost the jobs that the journal is kept for. */
+        psd_log("psd", PSD_LOG_WARN,
+                "jobs go on without psd: start it again with --state %s (psctl stop ends a job)",
+                daemon->options.state);
+        return;
+    }
     psd_journal_row stop = {.event = {.type = PSD_EVENT_STOP}};
     psd_daemon_step(daemon, &stop);
     psd_daemon_settle(daemon);

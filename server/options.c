@@ -33,8 +33,9 @@ static const char help[] =
     "reached\n"
     "  --version, --help\n"
     "\n"
-    "PSD_DEBUG=info or trace says more. SIGTERM ends psd and tells every worker; a second one ends it at "
-    "once.\n"
+    "PSD_DEBUG=info or trace says more. SIGTERM ends psd and tells every worker to stop; with --state the "
+    "jobs go on\n"
+    "until psd is back. A second signal ends it at once.\n"
     "Exit codes: 0 stopped, 1 failed, 2 usage.\n";
 
 enum {

@@ -104,6 +104,8 @@ static void restart_after(int number)
     snprintf(listen, sizeof listen, "%s", endpoint);
     kill(psd.pid, number);
     cr_assert(test_proc_wait(&psd, 5000));
+    cr_assert_eq(test_proc_code(&psd), number == SIGKILL ? 128 + SIGKILL : 0);
+    cr_assert(number == SIGKILL || strstr(psd.text, "jobs go on without psd") != NULL, "%s", psd.text);
     test_proc_end(&psd);
     start(listen);
     cr_assert(test_proc_expect(&psd, "recovered from", 5000));
