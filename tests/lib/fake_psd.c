@@ -55,7 +55,8 @@ void fake_psd_send(fake_psd *psd, psd_msg *msg)
     pthread_mutex_unlock(&psd->lock);
 }
 
-/* ------------------------------------------------------------------------------------------------------ answers */
+/* ------------------------------------------------------------------------------------------------------
+ * answers */
 
 static void open_group(fake_psd *psd, uint32_t group, uint64_t request)
 {
@@ -108,7 +109,8 @@ static void answer(fake_psd *psd, const psd_msg *msg)
         fake_psd_send(psd, &reply);
 }
 
-/* --------------------------------------------------------------------------------------------------------- thread */
+/* ---------------------------------------------------------------------------------------------------------
+ * thread */
 
 static void on_msg(fake_psd *psd, const psd_msg *msg, const uint8_t *id, size_t id_bytes)
 {

@@ -1,7 +1,7 @@
-/* A coordinator of one worker, for tests of the agent and the context: a ROUTER on a free port that speaks the protocol
- * and does what a test asks. It answers HELLO with WELCOME as rank 0 of 1 and opens a world of that worker; GROUP_READY with
- * GROUP_GO, BYE with BYE_ACK, GROUP_OPEN with a group of the worker alone, and anything from an unknown connection with
- * RESYNC. */
+/* A coordinator of one worker, for tests of the agent and the context: a ROUTER on a free port that speaks
+ * the protocol and does what a test asks. It answers HELLO with WELCOME as rank 0 of 1 and opens a world of
+ * that worker; GROUP_READY with GROUP_GO, BYE with BYE_ACK, GROUP_OPEN with a group of the worker alone, and
+ * anything from an unknown connection with RESYNC. */
 #ifndef PSD_TEST_FAKE_PSD_H
 #define PSD_TEST_FAKE_PSD_H
 

@@ -1,4 +1,5 @@
-/* A context of a world of one rank, on the host backend, with a fake coordinator: for tests of what needs no peer. */
+/* A context of a world of one rank, on the host backend, with a fake coordinator: for tests of what needs no
+ * peer. */
 #ifndef PSD_TEST_SOLO_H
 #define PSD_TEST_SOLO_H
 

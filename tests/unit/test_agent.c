@@ -1,4 +1,5 @@
-/* The agent against a coordinator that misbehaves on demand: lost, restarted, slow, refusing, talking nonsense. */
+/* The agent against a coordinator that misbehaves on demand: lost, restarted, slow, refusing, talking
+ * nonsense. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -56,7 +57,12 @@ static psd_agent *start(const char *address, seen *s)
     psd_agent_config config = {
         .coordinator = address,
         .ident = {.job = "default", .name = "w", .incarnation = 77},
-        .hello = {.role = "worker", .host = "h", .backend = "host", .address = "a", .world_min = 1, .world_max = 1},
+        .hello = {.role = "worker",
+                  .host = "h",
+                  .backend = "host",
+                  .address = "a",
+                  .world_min = 1,
+                  .world_max = 1},
         .hooks = {s, fill_heartbeat, make_token, on_abort, on_stop, on_lost},
     };
     char why[512];
@@ -87,7 +93,8 @@ static psd_status close_group(psd_agent *agent, uint32_t group)
     return psd_agent_tell(agent, &msg);
 }
 
-/* --------------------------------------------------------------------------------------------------------- joining */
+/* ---------------------------------------------------------------------------------------------------------
+ * joining */
 
 PSD_TEST(agent, joins_and_beats)
 {
@@ -189,7 +196,8 @@ PSD_TEST(agent, says_hello_until_answered)
     fake_psd_stop(psd);
 }
 
-/* -------------------------------------------------------------------------------------------------------- requests */
+/* --------------------------------------------------------------------------------------------------------
+ * requests */
 
 static psd_status open_alone(psd_agent *agent, int64_t ms, uint32_t *group, char *why, size_t why_bytes)
 {
@@ -331,7 +339,8 @@ PSD_TEST(agent, ends_a_request_by_its_deadline)
     fake_psd_stop(psd);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- resync */
+/* ----------------------------------------------------------------------------------------------------------
+ * resync */
 
 /* Swallows the request until psd has been restarted. */
 static bool answer_after_restart(fake_psd *psd, const psd_msg *msg, void *arg)
@@ -358,7 +367,8 @@ PSD_TEST(agent, resyncs_after_a_restart)
     fake_psd_restart(psd);
     pthread_join(thread, NULL);
     cr_assert_eq(c.status, PSD_OK);
-    /* Known again by rank, epoch and token; the tell and the request came again, the request under its old id. */
+    /* Known again by rank, epoch and token; the tell and the request came again, the request under its old
+     * id. */
     cr_assert_gt(fake_psd_count(psd, PSD_MSG_HELLO), hellos);
     psd_msg hello = fake_psd_last_hello(psd);
     cr_assert_eq(hello.u.hello.rank, 0);
@@ -398,14 +408,16 @@ PSD_TEST(agent, does_not_become_another_rank)
     psd_agent *agent = join(psd, &s);
     atomic_store(&restarted, true);
     fake_psd_restart(psd);
-    cr_assert_eq(psd_agent_take(agent, PSD_MSG_PLAN_GO, 3, in_ms(10000), &box, why, sizeof why), PSD_ERR_REFUSED);
+    cr_assert_eq(psd_agent_take(agent, PSD_MSG_PLAN_GO, 3, in_ms(10000), &box, why, sizeof why),
+                 PSD_ERR_REFUSED);
     cr_assert(strstr(why, "gave this worker rank 1") != NULL, "%s", why);
     psd_agent_stop(agent);
     cr_assert_eq(atomic_load(&s.losses), 1);
     fake_psd_stop(psd);
 }
 
-/* ------------------------------------------------------------------------------------------------- unsolicited ones */
+/* -------------------------------------------------------------------------------------------------
+ * unsolicited ones */
 
 static void send_abort(fake_psd *psd, uint32_t group, const char *text)
 {
@@ -430,11 +442,13 @@ PSD_TEST(agent, takes_by_type_and_key)
         go.u.group.group = group;
         fake_psd_send(psd, &go);
     }
-    cr_assert_eq(psd_agent_take(agent, PSD_MSG_GROUP_GO, 6, in_ms(10000), &box, why, sizeof why), PSD_OK, "%s", why);
+    cr_assert_eq(psd_agent_take(agent, PSD_MSG_GROUP_GO, 6, in_ms(10000), &box, why, sizeof why), PSD_OK,
+                 "%s", why);
     cr_assert_eq(box->msg.u.group.group, 6);
     psd_msg_box_free(box);
     cr_assert_eq(psd_agent_take(agent, PSD_MSG_GROUP_GO, 6, 0, &box, why, sizeof why), PSD_ERR_TIMEOUT);
-    cr_assert_eq(psd_agent_take(agent, PSD_MSG_GROUP_GO, 0, in_ms(10000), &box, why, sizeof why), PSD_OK, "%s", why);
+    cr_assert_eq(psd_agent_take(agent, PSD_MSG_GROUP_GO, 0, in_ms(10000), &box, why, sizeof why), PSD_OK,
+                 "%s", why);
     cr_assert_eq(box->msg.u.group.group, 5);
     psd_msg_box_free(box);
     psd_agent_stop(agent);
@@ -449,7 +463,8 @@ PSD_TEST(agent, an_abort_ends_the_wait_for_its_group)
     fake_psd *psd = fake_psd_start(NULL, NULL);
     psd_agent *agent = join(psd, &s);
     send_abort(psd, 5, "rank 2 died");
-    cr_assert_eq(psd_agent_take(agent, PSD_MSG_GROUP_GO, 5, in_ms(10000), &box, why, sizeof why), PSD_ERR_PEER_FAILED);
+    cr_assert_eq(psd_agent_take(agent, PSD_MSG_GROUP_GO, 5, in_ms(10000), &box, why, sizeof why),
+                 PSD_ERR_PEER_FAILED);
     cr_assert_str_eq(why, "rank 2 died");
     cr_assert_eq(atomic_load(&s.aborts), 1);
     psd_agent_forget_group(agent, 5);
@@ -469,7 +484,8 @@ PSD_TEST(agent, a_stop_ends_waits)
     strcpy(stop.u.stop.text, "stopped by psctl");
     fake_psd_send(psd, &stop);
     fake_psd_send(psd, &stop);
-    cr_assert_eq(psd_agent_take(agent, PSD_MSG_TABLE_ASSIGN, 0, in_ms(10000), &box, why, sizeof why), PSD_ERR_STOPPED);
+    cr_assert_eq(psd_agent_take(agent, PSD_MSG_TABLE_ASSIGN, 0, in_ms(10000), &box, why, sizeof why),
+                 PSD_ERR_STOPPED);
     cr_assert_str_eq(why, "stopped by psctl");
     psd_agent_stop(agent);
     cr_assert_eq(atomic_load(&s.stops), 1);
@@ -507,7 +523,8 @@ PSD_TEST(agent, says_when_it_cannot_make_a_token)
     fake_psd_stop(psd);
 }
 
-/* --------------------------------------------------------------------------------------------------------- nonsense */
+/* ---------------------------------------------------------------------------------------------------------
+ * nonsense */
 
 PSD_TEST(agent, ignores_and_counts_what_it_does_not_understand)
 {

@@ -9,7 +9,8 @@
 #include "worker/backend/backend.h"
 #include "worker/config.h"
 
-/* -------------------------------------------------------------------------------------------------------- settings */
+/* --------------------------------------------------------------------------------------------------------
+ * settings */
 
 static psd_settings read_ok(const psd_config *config)
 {
@@ -29,11 +30,28 @@ static void read_fails(const psd_config *config, const char *text)
 
 static void clear_environment(void)
 {
-    static const char *const names[] = {"PSD_COORDINATOR", "PSD_JOB", "PSD_NAME", "PSD_ROLE", "PSD_BACKEND", "PSD_RANK",
-                                        "RANK", "PSD_WORLD_SIZE", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-                                        "LOCAL_RANK", "PSD_LOCAL_RANK", "PSD_TIMEOUT_MS", "PSD_JOIN_TIMEOUT_MS",
-                                        "PSD_POOL_LIMIT", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID",
-                                        "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "JOB_COMPLETION_INDEX"};
+    static const char *const names[] = {"PSD_COORDINATOR",
+                                        "PSD_JOB",
+                                        "PSD_NAME",
+                                        "PSD_ROLE",
+                                        "PSD_BACKEND",
+                                        "PSD_RANK",
+                                        "RANK",
+                                        "PSD_WORLD_SIZE",
+                                        "WORLD_SIZE",
+                                        "MASTER_ADDR",
+                                        "MASTER_PORT",
+                                        "LOCAL_RANK",
+                                        "PSD_LOCAL_RANK",
+                                        "PSD_TIMEOUT_MS",
+                                        "PSD_JOIN_TIMEOUT_MS",
+                                        "PSD_POOL_LIMIT",
+                                        "SLURM_PROCID",
+                                        "SLURM_NTASKS",
+                                        "SLURM_LOCALID",
+                                        "OMPI_COMM_WORLD_RANK",
+                                        "OMPI_COMM_WORLD_SIZE",
+                                        "JOB_COMPLETION_INDEX"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         unsetenv(names[i]);
 }
@@ -109,10 +127,18 @@ CONTEXT_TEST(the_config_goes_before_the_environment)
 CONTEXT_TEST(names_the_variable_that_is_wrong)
 {
     static const char *const wrong[][2] = {
-        {"PSD_RANK", "abc"},           {"PSD_RANK", "1x"},      {"WORLD_SIZE", "0"},
-        {"WORLD_SIZE", "1000000000"},  {"PSD_JOB", "a b"},      {"PSD_COORDINATOR", "head"},
-        {"PSD_COORDINATOR", "tcp://head:0"}, {"PSD_TIMEOUT_MS", "soon"}, {"PSD_POOL_LIMIT", "much"},
-        {"PSD_HOST_TRANSPORT", "pigeon"}, {"PSD_RECORD", "maybe"}, {"LOCAL_RANK", "-3"},
+        {"PSD_RANK", "abc"},
+        {"PSD_RANK", "1x"},
+        {"WORLD_SIZE", "0"},
+        {"WORLD_SIZE", "1000000000"},
+        {"PSD_JOB", "a b"},
+        {"PSD_COORDINATOR", "head"},
+        {"PSD_COORDINATOR", "tcp://head:0"},
+        {"PSD_TIMEOUT_MS", "soon"},
+        {"PSD_POOL_LIMIT", "much"},
+        {"PSD_HOST_TRANSPORT", "pigeon"},
+        {"PSD_RECORD", "maybe"},
+        {"LOCAL_RANK", "-3"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         setenv(wrong[i][0], wrong[i][1], 1);
@@ -135,7 +161,8 @@ CONTEXT_TEST(refuses_a_config_of_another_size)
     read_fails(&config, "psd_config_init");
 }
 
-/* ------------------------------------------------------------------------------------------------- init, finalize */
+/* ------------------------------------------------------------------------------------------------- init,
+ * finalize */
 
 CONTEXT_TEST(opens_and_closes)
 {
@@ -241,7 +268,8 @@ CONTEXT_TEST(does_not_survive_fork)
     solo_close(&s, PSD_OK);
 }
 
-/* -------------------------------------------------------------------------------------------------------- registry */
+/* --------------------------------------------------------------------------------------------------------
+ * registry */
 
 CONTEXT_TEST(backends_are_verified)
 {

@@ -1,4 +1,5 @@
-/* Groups of one rank: handles, their ends, and what psd may answer. What needs peers is in the conformance suite. */
+/* Groups of one rank: handles, their ends, and what psd may answer. What needs peers is in the conformance
+ * suite. */
 #include <string.h>
 
 #include "tests/lib/psd_test.h"

@@ -42,14 +42,22 @@ static int count_files(const char *job)
 
 static psd_recorder_config config_of(uint64_t incarnation)
 {
-    psd_recorder_config config = {.run_dir = dir, .ident = {.job = "j", .name = "w", .incarnation = incarnation}};
+    psd_recorder_config config = {.run_dir = dir,
+                                  .ident = {.job = "j", .name = "w", .incarnation = incarnation}};
     return config;
 }
 
 static psd_record_start start_of(psd_op_kind kind, const psd_tensor *tensor)
 {
-    psd_record_start start = {.now = 1000, .kind = kind, .tensor = tensor, .count = 6, .peer = 1, .group = 3, .epoch = 2,
-                              .file = "/home/me/src/train.c", .line = 12};
+    psd_record_start start = {.now = 1000,
+                              .kind = kind,
+                              .tensor = tensor,
+                              .count = 6,
+                              .peer = 1,
+                              .group = 3,
+                              .epoch = 2,
+                              .file = "/home/me/src/train.c",
+                              .line = 12};
     return start;
 }
 
@@ -148,7 +156,8 @@ FILE_TEST(publishes_waits)
         slots[i] = psd_record_wait_begin(&recorder, seqs, 12, true);
         cr_assert_eq(slots[i], i);
     }
-    cr_assert_eq(psd_record_wait_begin(&recorder, seqs, 1, false), -1, "more waiters than places are not seen");
+    cr_assert_eq(psd_record_wait_begin(&recorder, seqs, 1, false), -1,
+                 "more waiters than places are not seen");
     psd_record_wait_end(&recorder, -1);
     const psd_wait_record *wait = &recorder.file->waits[5];
     cr_assert_eq(atomic_load(&wait->seq) % 2, 1);
@@ -164,7 +173,8 @@ FILE_TEST(publishes_waits)
 PSD_TEST(recorder, falls_back_to_private_memory)
 {
     psd_recorder recorder;
-    psd_recorder_config config = {.run_dir = "/proc/nowhere", .ident = {.job = "j", .name = "w", .incarnation = 1}};
+    psd_recorder_config config = {.run_dir = "/proc/nowhere",
+                                  .ident = {.job = "j", .name = "w", .incarnation = 1}};
     psd_record_start start = start_of(PSD_OP_BARRIER, NULL);
     cr_assert_eq(psd_recorder_open(&recorder, &config), PSD_OK);
     cr_assert_str_eq(recorder.path, "");
