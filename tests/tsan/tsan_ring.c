@@ -99,7 +99,8 @@ int main(void)
     pthread_t threads[2];
     size_t wrong = 0;
     char why[512];
-    if (bell_open(&bells[0], why, sizeof why) != PSD_OK || bell_open(&bells[1], why, sizeof why) != PSD_OK) {
+    if (bell_open(&bells[0], true, why, sizeof why) != PSD_OK ||
+        bell_open(&bells[1], false, why, sizeof why) != PSD_OK) {
         fprintf(stderr, "tsan_ring: %s\n", why);
         return 1;
     }

@@ -25,42 +25,56 @@ static void ring(int event_fd)
     /* EAGAIN: the counter is at its limit, so the sleeper wakes anyway. */
 }
 
-psd_status bell_open(bell *b, char *why, size_t why_bytes)
+/* A page that peers can map for reading but not for writing. */
+static psd_status open_shared_page(bell *b, char *why, size_t why_bytes)
 {
-    psd_status status = PSD_ERR_IO;
-    void *page;
-    memset(b, 0, sizeof *b);
-    b->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (b->event_fd < 0) {
-        snprintf(why, why_bytes, "cannot make an eventfd: %s", strerror(errno));
-        goto none;
-    }
-    status = segment_create("psd-bell", BELL_PAGE_BYTES, &b->page_fd, why, why_bytes);
+    psd_status status = segment_create("psd-bell", BELL_PAGE_BYTES, &b->page_fd, why, why_bytes);
     if (status != PSD_OK)
-        goto event;
-    page = mmap(NULL, BELL_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, b->page_fd, 0);
+        return status;
+    void *page = mmap(NULL, BELL_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, b->page_fd, 0);
     if (page == MAP_FAILED) {
-        status = PSD_ERR_NOMEM;
         snprintf(why, why_bytes, "cannot map a page for the bell: %s", strerror(errno));
-        goto page_fd;
+        close(b->page_fd);
+        return PSD_ERR_NOMEM;
     }
     b->page = page;
     /* From now on nobody else can map it for writing. Kernels before 5.1 do not know the seal: then a peer of
      * the same job that means harm could keep us asleep, but no more. */
     (void)fcntl(b->page_fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL);
     return PSD_OK;
-page_fd:
-    close(b->page_fd);
-event:
-    close(b->event_fd);
-none:
+}
+
+static psd_status open_private_page(bell *b, char *why, size_t why_bytes)
+{
+    void *page = mmap(NULL, BELL_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) {
+        snprintf(why, why_bytes, "cannot map a page for the bell: %s", strerror(errno));
+        return PSD_ERR_NOMEM;
+    }
+    b->page_fd = -1;
+    b->page = page;
+    return PSD_OK;
+}
+
+psd_status bell_open(bell *b, bool shared, char *why, size_t why_bytes)
+{
+    memset(b, 0, sizeof *b);
+    b->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (b->event_fd < 0) {
+        snprintf(why, why_bytes, "cannot make an eventfd: %s", strerror(errno));
+        return PSD_ERR_IO;
+    }
+    psd_status status = shared ? open_shared_page(b, why, why_bytes) : open_private_page(b, why, why_bytes);
+    if (status != PSD_OK)
+        close(b->event_fd);
     return status;
 }
 
 void bell_close(bell *b)
 {
     munmap(b->page, BELL_PAGE_BYTES);
-    close(b->page_fd);
+    if (b->page_fd >= 0)
+        close(b->page_fd);
     close(b->event_fd);
 }
 

@@ -22,7 +22,7 @@ typedef struct bell_page {
 
 /* Mine. */
 typedef struct bell {
-    int page_fd;
+    int page_fd; /* -1: not shared */
     int event_fd;
     bell_page *page;
     uint32_t sleepers; /* arms without a disarm */
@@ -36,7 +36,8 @@ typedef struct peer_bell {
     uint32_t rung; /* the number rung last */
 } peer_bell;
 
-psd_status bell_open(bell *b, char *why, size_t why_bytes);
+/* Not shared: only bell_wake() rings it, no peer can. */
+psd_status bell_open(bell *b, bool shared, char *why, size_t why_bytes);
 void bell_close(bell *b);
 void bell_arm(bell *b);
 /* The last sleeper empties the eventfd: until then it wakes every other one. */

@@ -99,6 +99,17 @@ static psd_status read_config(host_net *net, const host_net_config *config, char
     return PSD_OK;
 }
 
+/* Without shared memory there is still TCP, if that is allowed. */
+static psd_status open_bell(host_net *net, char *why, size_t why_bytes)
+{
+    psd_status status = bell_open(&net->bell, net->want_shm, why, why_bytes);
+    if (status == PSD_OK || !net->want_shm || !net->want_tcp)
+        return status;
+    psd_log("host", PSD_LOG_WARN, "all links use TCP: %s", why);
+    net->want_shm = false;
+    return bell_open(&net->bell, false, why, why_bytes);
+}
+
 psd_status host_net_open(const host_net_config *config, host_net **out, char *why, size_t why_bytes)
 {
     psd_status status = PSD_ERR_NOMEM;
@@ -119,7 +130,7 @@ psd_status host_net_open(const host_net_config *config, host_net **out, char *wh
         status = PSD_ERR_IO;
         goto net;
     }
-    status = bell_open(&net->bell, why, why_bytes);
+    status = open_bell(net, why, why_bytes);
     if (status != PSD_OK)
         goto epoll;
     net->bell_source = (source){SOURCE_BELL, net};
