@@ -1,4 +1,4 @@
-/* What goes wrong on the host backend: ranks that disagree, never come, die or send garbage. No case may
+/* What goes wrong on the host backend: ranks that disagree, never come or die. No case may
  * hang, every rank gets the error, and no case gives wrong data. */
 #include "tests/lib/psd_test.h"
 
@@ -12,8 +12,6 @@
 #include <unistd.h>
 
 #include "tests/lib/host_ranks.h"
-#include "worker/backend/host/frame.h"
-#include "worker/backend/host/link.h"
 
 static const psd_backend_ops *const host = &psd_backend_host;
 
@@ -442,87 +440,4 @@ PSD_TEST(host_fail, a_killed_peer_is_noticed_over_shared_memory)
 PSD_TEST(host_fail, a_killed_peer_is_noticed_over_tcp)
 {
     killed_peer("tcp");
-}
-
-/* ------------------------------------------------------------------------------------------------ garbage */
-
-/* A peer that knows how to make a link, and then does not speak frames. */
-static void garbage(const char *transport, const void *bytes, size_t size)
-{
-    static const uint8_t token[16] = {0};
-    host_ranks all = {.size = 2, .transport = transport, .eager_limit = 65536};
-    host_rank r;
-    char address[PSD_MAX_ADDR];
-    char liar[PSD_MAX_ADDR];
-    char why[PSD_MAX_TEXT] = "";
-    const char *addresses[2] = {address, liar};
-    cr_assert_eq(host_rank_open(&r, &all, 0, address), PSD_OK);
-    host_net_config config = {
-        .job = "test", .incarnation = 77, .bind_host = "127.0.0.1", .transport = transport};
-    host_net *net = NULL;
-    host_link *link = NULL;
-    cr_assert_eq(host_net_open(&config, &net, why, sizeof(why)), PSD_OK, "%s", why);
-    cr_assert_eq(host_net_address(net, liar, sizeof(liar)), PSD_OK);
-    cr_assert_eq(host_link_get(net, address, &link, why, sizeof(why)), PSD_OK, "%s", why);
-    uint32_t members[2] = {0, 1};
-    psd_group_desc desc = {5, 1, 0, 2, members, addresses, token, 16};
-    cr_assert_eq(host->group_begin(r.backend, &desc, &r.group, why, sizeof(why)), PSD_OK, "%s", why);
-    psd_status status = PSD_INPROGRESS;
-    size_t sent = 0;
-    psd_time_ns deadline = psd_now_ns() + 10 * PSD_NS_PER_S;
-    while (status == PSD_INPROGRESS && psd_now_ns() < deadline) {
-        host_net_poll(net);
-        if (host_link_get_state(link) == HOST_LINK_READY && sent < size) {
-            struct iovec iov = {(void *)(uintptr_t)((const char *)bytes + sent), size - sent};
-            sent += host_link_write(link, &iov, 1);
-            host_link_flush(link);
-        }
-        status = host->group_poll(r.group, why, sizeof(why));
-    }
-    cr_expect_eq(status, PSD_ERR_LINK, "%d %s", status, why);
-    cr_expect_not_null(strstr(why, "garbage on the link"), "%s", why);
-    host_rank_close(&r);
-    host_link_put(net, &link);
-    host_net_close(net);
-}
-
-PSD_TEST(host_fail, garbage_on_a_link_breaks_it)
-{
-    char noise[4096];
-    for (size_t i = 0; i < sizeof(noise); i++)
-        noise[i] = (char)(i * 37 + 11);
-    garbage("shm", noise, sizeof(noise));
-    garbage("tcp", noise, sizeof(noise));
-}
-
-PSD_TEST(host_fail, legal_frames_with_lies_break_the_link)
-{
-    frame f = {.magic = FRAME_MAGIC,
-               .type = FRAME_EAGER,
-               .kind = PSD_OP_SEND,
-               .dtype = PSD_U8,
-               .group = 5,
-               .source = 1};
-    frame lie = f;
-    lie.source = 0; /* in our own name */
-    garbage("shm", &lie, sizeof(lie));
-    lie = f;
-    lie.source = 4000000000u;
-    garbage("shm", &lie, sizeof(lie));
-    lie = f;
-    lie.bytes = 100; /* and no payload */
-    garbage("shm", &lie, sizeof(lie));
-    lie = f;
-    lie.type = FRAME_RTS;
-    lie.count = INT64_MAX;
-    lie.bytes = UINT64_MAX;
-    garbage("shm", &lie, sizeof(lie));
-    lie = f;
-    lie.type = FRAME_CREDIT;
-    lie.bytes = UINT64_MAX;
-    garbage("shm", &lie, sizeof(lie));
-    lie = f;
-    lie.type = FRAME_DATA;
-    lie.payload = UINT32_MAX;
-    garbage("shm", &lie, sizeof(lie));
 }

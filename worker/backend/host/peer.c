@@ -39,10 +39,9 @@ static void tx_free(engine *e, tx *t)
 
 void peer_drop_output(peer *p)
 {
-    LIST_EACH(&p->out, node, after)
-    {
+    list *node;
+    while ((node = list_take(&p->out)) != NULL)
         tx_free(p->engine, LIST_ENTRY(node, tx, node));
-    }
 }
 
 void peer_free(peer *p)
@@ -135,7 +134,7 @@ static tx *queue_frame(peer *p, const frame *f, const void *payload, uint32_t se
 /* Gives a frame that is half out its own copy of the payload. */
 static void own_payload(peer *p, tx *t)
 {
-    if (t->header.payload == 0 || t->owned != NULL)
+    if (t->payload == NULL || t->header.payload == 0 || t->owned != NULL)
         return;
     void *copy = blocks_get(&p->engine->pool, t->header.payload);
     if (copy == NULL) {
