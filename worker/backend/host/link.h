@@ -70,9 +70,9 @@ bool host_link_is_shm(const host_link *link);
 uint64_t host_link_incarnation(const host_link *link);  /* the peer's */
 void host_link_set_owner(host_link *link, void *owner); /* the engine's per-link state */
 void *host_link_owner(const host_link *link);
-/* All links that are referenced or that a peer has opened, in an order that stays the same; NULL ends. Links are
- * freed only by host_net_poll: a broken one without references in the second poll after it broke, so that who
- * looks after each poll sees it broken first, and its owner with it. */
+/* All links that are referenced or that a peer has opened, in an order that stays the same; NULL ends. Links
+ * are freed only by host_net_poll: a broken one without references in the second poll after it broke, so that
+ * who looks after each poll sees it broken first, and its owner with it. */
 host_link *host_net_first(host_net *net);
 host_link *host_net_next(host_net *net, host_link *link);
 
@@ -108,8 +108,8 @@ void host_net_disarm(host_net *net);
 void host_net_sleep(host_net *net, psd_time_ns deadline);
 void host_net_wake(host_net *net); /* any thread: ends a sleep of this net */
 
-/* Readable when host_net_poll() has something to do: for who wants to sleep for that and for something else, without being
- * woken by peers that write to rings (the bell not armed). Not to be read or closed. */
+/* Readable when host_net_poll() has something to do: for who wants to sleep for that and for something else,
+ * without being woken by peers that write to rings (the bell not armed). Not to be read or closed. */
 int host_net_fd(const host_net *net);
 
 /* Strangers refused on the listeners, since open. */
