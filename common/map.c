@@ -74,7 +74,8 @@ void *psd_map_remove(psd_map *map, uint64_t key)
     if (value == NULL)
         return NULL;
     map->count--;
-    /* Knuth's algorithm R: move back every later entry of the run whose home is not between the hole and itself. */
+    /* Knuth's algorithm R: move back every later entry of the run whose home is not between the hole and
+     * itself. */
     size_t mask = map->capacity - 1;
     for (size_t at = (hole + 1) & mask; map->slots[at].value != NULL; at = (at + 1) & mask) {
         size_t home = home_of(map, map->slots[at].key);

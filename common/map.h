@@ -1,5 +1,6 @@
-/* Open-addressing hash map from a 64-bit key to a pointer. Linear probing, at most half full, deletion by shifting
- * back, so that it stays small and fast at a million entries. Any key is allowed; a NULL value is not. */
+/* Open-addressing hash map from a 64-bit key to a pointer. Linear probing, at most half full, deletion by
+ * shifting back, so that it stays small and fast at a million entries. Any key is allowed; a NULL value is
+ * not. */
 #ifndef PSD_COMMON_MAP_H
 #define PSD_COMMON_MAP_H
 

@@ -1,5 +1,5 @@
-/* Expansion of audiences: an effect names who it is for, and the connections and the fields that differ are filled in
- * one by one while the daemon sends. A list of peers never exists. */
+/* Expansion of audiences: an effect names who it is for, and the connections and the fields that differ are
+ * filled in one by one while the daemon sends. A list of peers never exists. */
 #include <stdlib.h>
 
 #include "server/core/state.h"
@@ -74,7 +74,8 @@ static bool next_in_group(const job *j, const group *g, psd_msg *msg, uint64_t *
         uint32_t at = (uint32_t)(*cursor)++;
         bool answers = msg->type == PSD_MSG_GROUP_OPENED || msg->type == PSD_MSG_REFUSE;
         uint64_t request = answers && g->requests != NULL ? g->requests[at] : 0;
-        if (!bit_get(g->closed, at) && address_to(msg, members_at(j, ranks_at(g->members, at)), request, peer))
+        if (!bit_get(g->closed, at) &&
+            address_to(msg, members_at(j, ranks_at(g->members, at)), request, peer))
             return true;
     }
     return false;
@@ -93,7 +94,8 @@ static bool next_in_pending(const job *j, const pending *p, psd_msg *msg, uint64
     return false;
 }
 
-static bool next_in_plan(psd_core *core, const job *j, const plan *p, psd_msg *msg, uint64_t *cursor, psd_peer *peer)
+static bool next_in_plan(psd_core *core, const job *j, const plan *p, psd_msg *msg, uint64_t *cursor,
+                         psd_peer *peer)
 {
     while (*cursor < p->inputs.ranks) {
         uint32_t at = (uint32_t)(*cursor)++;
@@ -127,7 +129,8 @@ static bool next_server(const job *j, const table *t, psd_msg *msg, uint64_t *cu
     return false;
 }
 
-static bool next_by_group(const psd_core *core, const job *j, psd_effect *effect, uint64_t *cursor, psd_peer *peer)
+static bool next_by_group(const psd_core *core, const job *j, psd_effect *effect, uint64_t *cursor,
+                          psd_peer *peer)
 {
     uint32_t id = effect->audience.id;
     if (id < PENDING_IDS) {
@@ -138,7 +141,8 @@ static bool next_by_group(const psd_core *core, const job *j, psd_effect *effect
     return p != NULL && next_in_pending(j, p, effect->msg, cursor, peer);
 }
 
-static bool next_by_table(const psd_core *core, const job *j, psd_effect *effect, uint64_t *cursor, psd_peer *peer)
+static bool next_by_table(const psd_core *core, const job *j, psd_effect *effect, uint64_t *cursor,
+                          psd_peer *peer)
 {
     const table *t = find_even_buried(core, &j->tables, effect->audience.id, table_free);
     if (t == NULL)
@@ -152,7 +156,8 @@ static bool next_single(const job *j, psd_effect *effect, uint64_t *cursor, psd_
     if ((*cursor)++ != 0)
         return false;
     if (effect->audience.kind == PSD_TO_RANK)
-        return j != NULL && address_to(effect->msg, members_at(j, effect->audience.id), effect->msg->request, peer);
+        return j != NULL &&
+               address_to(effect->msg, members_at(j, effect->audience.id), effect->msg->request, peer);
     if (effect->audience.peer == 0)
         return false;
     *peer = effect->audience.peer;

@@ -48,22 +48,14 @@ void psd_core_free(psd_core *core)
 typedef void (*handler)(psd_core *core, member *m, const psd_msg *msg);
 
 static const handler handlers[PSD_MSG_TYPES] = {
-    [PSD_MSG_HEARTBEAT] = members_heartbeat,
-    [PSD_MSG_GROUP_OPEN] = groups_open,
-    [PSD_MSG_GROUP_TOKEN] = groups_token,
-    [PSD_MSG_GROUP_READY] = groups_ready,
-    [PSD_MSG_GROUP_FAIL] = groups_fail,
-    [PSD_MSG_GROUP_CLOSE] = groups_close,
-    [PSD_MSG_PLAN_OPEN] = plans_open,
-    [PSD_MSG_PLAN_NEXT] = plans_next,
-    [PSD_MSG_PLAN_READY] = plans_ready,
-    [PSD_MSG_PLAN_PROGRESS] = plans_progress,
-    [PSD_MSG_PLAN_CLOSE] = plans_close,
-    [PSD_MSG_TABLE_OPEN] = tables_open,
-    [PSD_MSG_TABLE_READY] = tables_ready,
-    [PSD_MSG_TABLE_PROGRESS] = tables_progress,
-    [PSD_MSG_TABLE_CLOSE] = tables_close,
-    [PSD_MSG_BYE] = members_bye,
+    [PSD_MSG_HEARTBEAT] = members_heartbeat, [PSD_MSG_GROUP_OPEN] = groups_open,
+    [PSD_MSG_GROUP_TOKEN] = groups_token,    [PSD_MSG_GROUP_READY] = groups_ready,
+    [PSD_MSG_GROUP_FAIL] = groups_fail,      [PSD_MSG_GROUP_CLOSE] = groups_close,
+    [PSD_MSG_PLAN_OPEN] = plans_open,        [PSD_MSG_PLAN_NEXT] = plans_next,
+    [PSD_MSG_PLAN_READY] = plans_ready,      [PSD_MSG_PLAN_PROGRESS] = plans_progress,
+    [PSD_MSG_PLAN_CLOSE] = plans_close,      [PSD_MSG_TABLE_OPEN] = tables_open,
+    [PSD_MSG_TABLE_READY] = tables_ready,    [PSD_MSG_TABLE_PROGRESS] = tables_progress,
+    [PSD_MSG_TABLE_CLOSE] = tables_close,    [PSD_MSG_BYE] = members_bye,
 };
 
 static bool same_ident(const member *m, const psd_ident *ident)
@@ -72,14 +64,14 @@ static bool same_ident(const member *m, const psd_ident *ident)
            strcmp(m->job->name, ident->job) == 0;
 }
 
-/* An unknown connection, or one that speaks for somebody else. A BYE that is sent again because its answer was lost
- * is answered once more; all else must say HELLO first. */
+/* An unknown connection, or one that speaks for somebody else. A BYE that is sent again because its answer
+ * was lost is answered once more; all else must say HELLO first. */
 static void answer_stranger(psd_core *core, psd_peer peer, const psd_msg *msg)
 {
     const member *m = members_find(core, &msg->ident);
     bool left = m != NULL && m->state == MEMBER_LEFT && m->incarnation == msg->ident.incarnation;
-    psd_msg *answer = send_to_peer(core, peer,
-                                   left && msg->type == PSD_MSG_BYE ? PSD_MSG_BYE_ACK : PSD_MSG_RESYNC);
+    psd_msg *answer =
+        send_to_peer(core, peer, left && msg->type == PSD_MSG_BYE ? PSD_MSG_BYE_ACK : PSD_MSG_RESYNC);
     answer->ident = msg->ident;
     answer->request = msg->request;
     core->dropped++;

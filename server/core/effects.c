@@ -135,7 +135,8 @@ void note_add(psd_core *core, const job *j, int32_t rank, psd_note_level level, 
     memcpy(slot->job, effect->job, sizeof(slot->job));
 }
 
-void refuse_peer(psd_core *core, psd_peer peer, const psd_msg *asked, psd_status status, const char *format, ...)
+void refuse_peer(psd_core *core, psd_peer peer, const psd_msg *asked, psd_status status, const char *format,
+                 ...)
 {
     psd_msg *msg = send_to_peer(core, peer, PSD_MSG_REFUSE);
     msg->ident = asked->ident;

@@ -1,5 +1,6 @@
-/* Requests for groups: new, split, dup. A request waits until all who must ask have asked the same, then becomes one
- * group, or several for a split. A rank that asks twice for the same takes its first request back. */
+/* Requests for groups: new, split, dup. A request waits until all who must ask have asked the same, then
+ * becomes one group, or several for a split. A rank that asks twice for the same takes its first request
+ * back. */
 #include <stdlib.h>
 
 #include "server/core/state.h"
@@ -56,7 +57,8 @@ void pendings_member_ended(psd_core *core, member *m, const char *text)
     }
 }
 
-/* -------------------------------------------------------------------------------------------- the same, once more */
+/* -------------------------------------------------------------------------------------------- the same, once
+ * more */
 
 static void answer_group(psd_core *core, const group *g, const member *m, const psd_msg *msg)
 {
@@ -92,7 +94,8 @@ static bool asked_before(psd_core *core, const member *m, const psd_msg *msg)
     return false;
 }
 
-/* -------------------------------------------------------------------------------------------------- new requests */
+/* -------------------------------------------------------------------------------------------------- new
+ * requests */
 
 static pending *pending_make(psd_core *core, const member *m, const psd_msg *msg, uint32_t count,
                              const uint32_t *members, uint32_t *order)
@@ -101,15 +104,20 @@ static pending *pending_make(psd_core *core, const member *m, const psd_msg *msg
     const psd_msg_group_open *open = &msg->u.group_open;
     pending *p = NULL;
     if (j->pendings.count >= MAX_PENDING_PER_JOB || j->groups.count >= MAX_GROUPS_PER_JOB) {
-        refuse_peer(core, m->peer, msg, PSD_ERR_LIMIT,
-                    "job %s has %zu open groups and %zu requests for groups, which is the limit: destroy some", j->name,
-                    j->groups.count, j->pendings.count);
+        refuse_peer(
+            core, m->peer, msg, PSD_ERR_LIMIT,
+            "job %s has %zu open groups and %zu requests for groups, which is the limit: destroy some",
+            j->name, j->groups.count, j->pendings.count);
         goto free_order;
     }
     p = core_calloc(core, 1, sizeof(*p));
     if (p == NULL)
         goto free_order;
-    *p = (pending){.count = count, .job = j, .how = open->how, .parent = open->parent, .order = order,
+    *p = (pending){.count = count,
+                   .job = j,
+                   .how = open->how,
+                   .parent = open->parent,
+                   .order = order,
                    .since = core->now};
     p->requests = core_calloc(core, count, sizeof(*p->requests));
     if (members != NULL)
@@ -138,8 +146,8 @@ static bool list_valid(psd_core *core, const member *m, const psd_msg *msg, bool
     bool mine = false;
     *all = true;
     if (open->count == 0 || open->count > j->world || open->members == NULL) {
-        refuse_peer(core, m->peer, msg, PSD_ERR_INVAL, "group_new of %u ranks in a world of %u is not possible",
-                    open->count, j->world);
+        refuse_peer(core, m->peer, msg, PSD_ERR_INVAL,
+                    "group_new of %u ranks in a world of %u is not possible", open->count, j->world);
         return false;
     }
     for (uint32_t i = 0; i < open->count; i++) {
@@ -147,8 +155,8 @@ static bool list_valid(psd_core *core, const member *m, const psd_msg *msg, bool
         mine = mine || rank == (uint32_t)m->rank;
         *all = *all && rank == i;
         if (rank >= j->world) {
-            refuse_peer(core, m->peer, msg, PSD_ERR_INVAL, "group_new lists rank %u, but the world has ranks 0 to %u",
-                        rank, j->world - 1);
+            refuse_peer(core, m->peer, msg, PSD_ERR_INVAL,
+                        "group_new lists rank %u, but the world has ranks 0 to %u", rank, j->world - 1);
             return false;
         }
         if (members_at(j, rank) == NULL) {
@@ -158,7 +166,8 @@ static bool list_valid(psd_core *core, const member *m, const psd_msg *msg, bool
         }
     }
     if (!mine)
-        refuse_peer(core, m->peer, msg, PSD_ERR_INVAL, "group_new by rank %d lists ranks without itself", m->rank);
+        refuse_peer(core, m->peer, msg, PSD_ERR_INVAL, "group_new by rank %d lists ranks without itself",
+                    m->rank);
     return mine;
 }
 
@@ -183,7 +192,8 @@ static pending *find_new(psd_core *core, const member *m, const psd_msg *msg)
     int64_t twice = -1;
     if (!ranks_order(core, members, open->count, &order, &twice)) {
         if (twice >= 0)
-            refuse_peer(core, m->peer, msg, PSD_ERR_INVAL, "group_new lists rank %lld twice", (long long)twice);
+            refuse_peer(core, m->peer, msg, PSD_ERR_INVAL, "group_new lists rank %lld twice",
+                        (long long)twice);
         return NULL;
     }
     return pending_make(core, m, msg, open->count, members, order);
@@ -196,36 +206,37 @@ static group *find_parent(psd_core *core, const member *m, const psd_msg *msg)
     const char *verb = how_name(open->how);
     group *g = shelf_find(&m->job->groups, open->parent);
     if (g == NULL || group_rank_of(g, m) < 0)
-        refuse_peer(core, m->peer, msg, PSD_ERR_STALE, "%s by rank %d: it is in no open group %u", verb, m->rank,
-                    open->parent);
+        refuse_peer(core, m->peer, msg, PSD_ERR_STALE, "%s by rank %d: it is in no open group %u", verb,
+                    m->rank, open->parent);
     else if (g->state == GROUP_BROKEN)
-        refuse_peer(core, m->peer, msg, PSD_ERR_ABORTED, "%s by rank %d: group %u was aborted: %s", verb, m->rank,
-                    g->id, g->reason == NULL ? "" : g->reason);
+        refuse_peer(core, m->peer, msg, PSD_ERR_ABORTED, "%s by rank %d: group %u was aborted: %s", verb,
+                    m->rank, g->id, g->reason == NULL ? "" : g->reason);
     else if (g->state != GROUP_LIVE)
-        refuse_peer(core, m->peer, msg, PSD_ERR_INVAL, "%s by rank %d: group %u is still being opened", verb, m->rank,
-                    g->id);
+        refuse_peer(core, m->peer, msg, PSD_ERR_INVAL, "%s by rank %d: group %u is still being opened", verb,
+                    m->rank, g->id);
     else if (g->closed_count > 0)
         refuse_peer(core, m->peer, msg, PSD_ERR_STALE,
                     "%s by rank %d: %u of the %u ranks of group %u have closed it or left", verb, m->rank,
                     g->closed_count, g->count, g->id);
     else if (open->how == PSD_GROUP_SPLIT && open->color < -1)
-        refuse_peer(core, m->peer, msg, PSD_ERR_INVAL, "group_split by rank %d with color %d: 0 or above, or -1 for none",
-                    m->rank, open->color);
+        refuse_peer(core, m->peer, msg, PSD_ERR_INVAL,
+                    "group_split by rank %d with color %d: 0 or above, or -1 for none", m->rank, open->color);
     else
         return g;
     return NULL;
 }
 
-/* One rank splits what another duplicates: neither request can ever be complete, and the parent is broken as by any
- * disagreement, so that those yet to ask do not wait. */
+/* One rank splits what another duplicates: neither request can ever be complete, and the parent is broken as
+ * by any disagreement, so that those yet to ask do not wait. */
 static void refuse_mixed(psd_core *core, const member *m, const psd_msg *msg, const pending *p, group *parent)
 {
     uint32_t first = 0;
     while (p->requests[first] == 0)
         first++;
     char text[256];
-    (void)snprintf(text, sizeof(text), "rank %d asks for %s of group %u, but rank %u asked for %s of it", m->rank,
-                   how_name(msg->u.group_open.how), p->parent, ranks_at(p->members, first), how_name(p->how));
+    (void)snprintf(text, sizeof(text), "rank %d asks for %s of group %u, but rank %u asked for %s of it",
+                   m->rank, how_name(msg->u.group_open.how), p->parent, ranks_at(p->members, first),
+                   how_name(p->how));
     refuse_peer(core, m->peer, msg, PSD_ERR_MISMATCH, "%s", text);
     groups_abort(core, parent, PSD_ERR_MISMATCH, -1, text);
 }
@@ -254,7 +265,8 @@ static pending *find_child(psd_core *core, const member *m, const psd_msg *msg)
     return pending_make(core, m, msg, parent->count, parent->members, order);
 }
 
-/* ----------------------------------------------------------------------------------------------------- complete */
+/* -----------------------------------------------------------------------------------------------------
+ * complete */
 
 typedef struct part {
     int32_t color;
@@ -350,15 +362,16 @@ static void complete(psd_core *core, pending *p)
     pending_remove(core, p);
 }
 
-/* The same rank asks for the same group with another request: whoever waits for the first one has given up, or races
- * with it. The newer counts. */
+/* The same rank asks for the same group with another request: whoever waits for the first one has given up,
+ * or races with it. The newer counts. */
 static void replace_request(psd_core *core, const member *m, const psd_msg *msg, uint64_t before)
 {
     psd_msg older = *msg;
     older.request = before;
-    refuse_peer(core, m->peer, &older, PSD_ERR_EXISTS,
-                "rank %d asked for the same group again before this request was complete; the later request counts",
-                m->rank);
+    refuse_peer(
+        core, m->peer, &older, PSD_ERR_EXISTS,
+        "rank %d asked for the same group again before this request was complete; the later request counts",
+        m->rank);
 }
 
 void groups_open(psd_core *core, member *m, const psd_msg *msg)

@@ -1,8 +1,8 @@
 /* Groups: token, ready, go, close, failure. How they are asked for is in group_open.c.
  *
- * ASKING: group rank 0 makes the backend's token. OPENING: all have the token and the addresses and warm up their
- * links. LIVE: GO was said. BROKEN: aborted; the first reason stays. A group is gone when every member has closed it,
- * has left or was lost. */
+ * ASKING: group rank 0 makes the backend's token. OPENING: all have the token and the addresses and warm up
+ * their links. LIVE: GO was said. BROKEN: aborted; the first reason stays. A group is gone when every member
+ * has closed it, has left or was lost. */
 #include <stdlib.h>
 
 #include "server/core/state.h"
@@ -19,7 +19,8 @@ void group_free(void *object)
     free(g);
 }
 
-/* The member's rank in the group, or -1: also once it has closed it, and for another life at its world rank. */
+/* The member's rank in the group, or -1: also once it has closed it, and for another life at its world rank.
+ */
 int64_t group_rank_of(const group *g, const member *m)
 {
     if (m->rank < 0)
@@ -36,7 +37,8 @@ static void group_remove(psd_core *core, group *g)
     bury(core, g, group_free);
 }
 
-group *groups_create(psd_core *core, job *j, uint32_t count, uint32_t *members, uint32_t *order, uint64_t *requests)
+group *groups_create(psd_core *core, job *j, uint32_t count, uint32_t *members, uint32_t *order,
+                     uint64_t *requests)
 {
     size_t words = bits_words(count);
     group *g = core_calloc(core, 1, sizeof(*g));
@@ -135,7 +137,8 @@ void groups_ready(psd_core *core, member *m, const psd_msg *msg)
         group_go(core, g);
 }
 
-/* Those who asked for the group and do not know its number yet are answered with REFUSE; all others get ABORT. */
+/* Those who asked for the group and do not know its number yet are answered with REFUSE; all others get
+ * ABORT. */
 void groups_abort(psd_core *core, group *g, psd_status status, int32_t culprit, const char *text)
 {
     if (g->state == GROUP_BROKEN)
@@ -177,10 +180,12 @@ void groups_fail(psd_core *core, member *m, const psd_msg *msg)
     bool known = fail->culprit >= 0 && (uint32_t)fail->culprit < m->job->world;
     char text[PSD_MAX_TEXT];
     if (fail->text[0] == 0)
-        (void)snprintf(text, sizeof(text), "rank %d (worker %s) aborted the group and gave no reason", m->rank, m->name);
+        (void)snprintf(text, sizeof(text), "rank %d (worker %s) aborted the group and gave no reason",
+                       m->rank, m->name);
     else
         (void)snprintf(text, sizeof(text), "%s", fail->text);
-    groups_abort(core, g, fail->status < 0 ? fail->status : PSD_ERR_ABORTED, known ? fail->culprit : -1, text);
+    groups_abort(core, g, fail->status < 0 ? fail->status : PSD_ERR_ABORTED, known ? fail->culprit : -1,
+                 text);
 }
 
 static void group_mark_closed(psd_core *core, group *g, uint32_t at)
@@ -198,8 +203,8 @@ void groups_close(psd_core *core, member *m, const psd_msg *msg)
     mark_journal(core);
     if (g->state != GROUP_LIVE && g->state != GROUP_BROKEN) {
         char text[160];
-        (void)snprintf(text, sizeof(text), "rank %d (worker %s) closed group %u while it was being opened", m->rank,
-                       m->name, g->id);
+        (void)snprintf(text, sizeof(text), "rank %d (worker %s) closed group %u while it was being opened",
+                       m->rank, m->name, g->id);
         groups_abort(core, g, PSD_ERR_ABORTED, m->rank, text);
         g = group_of(core, m, msg, msg->u.group.group, &at);
         if (g == NULL)
@@ -250,13 +255,14 @@ static void resume_group(psd_core *core, const group *g, const member *m, uint32
         msg->u.abort.epoch = g->job->epoch;
         msg->u.abort.status = g->status;
         msg->u.abort.culprit = g->culprit;
-        (void)snprintf(msg->u.abort.text, sizeof(msg->u.abort.text), "%s", g->reason == NULL ? "" : g->reason);
+        (void)snprintf(msg->u.abort.text, sizeof(msg->u.abort.text), "%s",
+                       g->reason == NULL ? "" : g->reason);
         break;
     }
 }
 
-/* What changed since the member's last message may have gone to its dead connection. What it asked for it asks again by
- * itself. */
+/* What changed since the member's last message may have gone to its dead connection. What it asked for it
+ * asks again by itself. */
 void groups_resume(psd_core *core, member *m)
 {
     const shelf *groups = &m->job->groups;

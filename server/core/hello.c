@@ -4,7 +4,8 @@
 
 #include "server/core/state.h"
 
-/* The worker is told, and so are those who read the log: a world that never gets complete has its reason there. */
+/* The worker is told, and so are those who read the log: a world that never gets complete has its reason
+ * there. */
 static void refuse_hello(psd_core *core, const psd_event *event, psd_status status, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
@@ -16,10 +17,12 @@ static void refuse_hello(psd_core *core, const psd_event *event, psd_status stat
     (void)vsnprintf(text, sizeof(text), format, args);
     va_end(args);
     refuse_peer(core, event->peer, event->msg, status, "%s", text);
-    note_add(core, jobs_find(core, event->msg->ident.job), -1, PSD_NOTE_WARN, "a worker was refused: %.900s", text);
+    note_add(core, jobs_find(core, event->msg->ident.job), -1, PSD_NOTE_WARN, "a worker was refused: %.900s",
+             text);
 }
 
-/* -------------------------------------------------------------------------------------------------- the message */
+/* -------------------------------------------------------------------------------------------------- the
+ * message */
 
 static bool hello_valid(psd_core *core, const psd_event *event)
 {
@@ -27,33 +30,36 @@ static bool hello_valid(psd_core *core, const psd_event *event)
     const psd_msg_hello *h = &msg->u.hello;
     if (!psd_name_valid(msg->ident.job) || !psd_name_valid(msg->ident.name) || !psd_name_valid(h->role))
         refuse_hello(core, event, PSD_ERR_INVAL,
-                    "job, worker and role names are 1 to %d bytes of letters, digits, '.', '_' and '-'",
-                    PSD_MAX_NAME - 1);
+                     "job, worker and role names are 1 to %d bytes of letters, digits, '.', '_' and '-'",
+                     PSD_MAX_NAME - 1);
     else if (msg->ident.incarnation == 0)
         refuse_hello(core, event, PSD_ERR_INVAL, "an incarnation must not be 0");
     else if (h->world_min <= 0 || h->world_max < h->world_min)
-        refuse_hello(core, event, PSD_ERR_INVAL,
-                    "a world of %d to %d ranks is not possible: the size is at least 1 and min is not above max",
-                    h->world_min, h->world_max);
+        refuse_hello(
+            core, event, PSD_ERR_INVAL,
+            "a world of %d to %d ranks is not possible: the size is at least 1 and min is not above max",
+            h->world_min, h->world_max);
     else if (h->world_max > PSD_MAX_WORLD || (uint32_t)h->world_min > core->config.max_ranks)
         refuse_hello(core, event, PSD_ERR_LIMIT, "a world of %d ranks is over the limit of %u",
-                    h->world_max > PSD_MAX_WORLD ? h->world_max : h->world_min, core->config.max_ranks);
+                     h->world_max > PSD_MAX_WORLD ? h->world_max : h->world_min, core->config.max_ranks);
     else if (h->rank < -1)
-        refuse_hello(core, event, PSD_ERR_INVAL, "rank %d is not possible: 0 or above, or -1 to let psd choose",
-                    h->rank);
+        refuse_hello(core, event, PSD_ERR_INVAL,
+                     "rank %d is not possible: 0 or above, or -1 to let psd choose", h->rank);
     else if (h->rank >= h->world_min && h->rank < h->world_max)
         refuse_hello(core, event, PSD_ERR_UNSUPPORTED,
-                    "rank %d is beyond the %d ranks with which job %s starts; growing a running world is not built yet",
-                    h->rank, h->world_min, msg->ident.job);
+                     "rank %d is beyond the %d ranks with which job %s starts; growing a running world is "
+                     "not built yet",
+                     h->rank, h->world_min, msg->ident.job);
     else if (h->rank >= h->world_max)
         refuse_hello(core, event, PSD_ERR_INVAL, "rank %d is outside a world of %d ranks, which has 0 to %d",
-                    h->rank, h->world_max, h->world_max - 1);
+                     h->rank, h->world_max, h->world_max - 1);
     else
         return true;
     return false;
 }
 
-/* ---------------------------------------------------------------------------------------------------- answering */
+/* ----------------------------------------------------------------------------------------------------
+ * answering */
 
 void members_fill_welcome(const psd_core *core, const job *j, psd_msg_welcome *out)
 {
@@ -82,16 +88,16 @@ static void send_waiting(psd_core *core, const member *m)
     job_waiting_text(m->job, msg->u.waiting.text, sizeof(msg->u.waiting.text));
 }
 
-/* A worker that psd knows, on a new connection or asking once more. Nothing changes but its connection; what it may
- * have missed is sent again. */
+/* A worker that psd knows, on a new connection or asking once more. Nothing changes but its connection; what
+ * it may have missed is sent again. */
 static void hello_again(psd_core *core, member *m, const psd_event *event)
 {
     const psd_msg *msg = event->msg;
     const psd_msg_hello *hello = &msg->u.hello;
     if (hello->resume_token != 0 && hello->resume_token != m->token) {
         refuse_hello(core, event, PSD_ERR_REFUSED,
-                    "the resume token is not that of worker %s of job %s: only the same process can resume", m->name,
-                    m->job->name);
+                     "the resume token is not that of worker %s of job %s: only the same process can resume",
+                     m->name, m->job->name);
         return;
     }
     bool fresh = m->peer != event->peer;
@@ -114,7 +120,8 @@ static void hello_again(psd_core *core, member *m, const psd_event *event)
     m->seen = core->now;
 }
 
-/* ---------------------------------------------------------------------------------------------------- admitting */
+/* ----------------------------------------------------------------------------------------------------
+ * admitting */
 
 static const char *keep(char **at, const char *text)
 {
@@ -180,8 +187,10 @@ static int32_t vacant_rank(const job *j)
     return -1;
 }
 
-/* Chooses the rank; -1 while forming: at the end. False: refused. `former` is the earlier holder of the name. */
-static bool choose_rank(psd_core *core, const psd_event *event, const job *j, const member *former, int32_t *out)
+/* Chooses the rank; -1 while forming: at the end. False: refused. `former` is the earlier holder of the name.
+ */
+static bool choose_rank(psd_core *core, const psd_event *event, const job *j, const member *former,
+                        int32_t *out)
 {
     const psd_msg *msg = event->msg;
     int32_t rank = msg->u.hello.rank;
@@ -195,18 +204,19 @@ static bool choose_rank(psd_core *core, const psd_event *event, const job *j, co
         char who[256];
         member_text(holder, who, sizeof(who));
         refuse_hello(core, event, PSD_ERR_EXISTS,
-                    "worker %s on host %s, pid %u, asks for rank %d, which %s has in job %s: give each worker its own "
-                    "rank",
-                    msg->ident.name, msg->u.hello.host, msg->u.hello.pid, rank, who, j->name);
+                     "worker %s on host %s, pid %u, asks for rank %d, which %s has in job %s: give each "
+                     "worker its own "
+                     "rank",
+                     msg->ident.name, msg->u.hello.host, msg->u.hello.pid, rank, who, j->name);
         return false;
     }
     if (rank < 0 && j->state == JOB_RUNNING) {
         rank = vacant_rank(j);
         if (rank < 0) {
             refuse_hello(core, event, PSD_ERR_LIMIT,
-                        "job %s already has its %u ranks, all alive%s: start the worker in another job", j->name,
-                        j->world,
-                        j->world_max > j->world_min ? "; growing a running world is not built yet" : "");
+                         "job %s already has its %u ranks, all alive%s: start the worker in another job",
+                         j->name, j->world,
+                         j->world_max > j->world_min ? "; growing a running world is not built yet" : "");
             return false;
         }
     }
@@ -229,7 +239,8 @@ static void join_forming(psd_core *core, member *m)
         core->notice_at = core->now + NOTICE_INTERVAL_NS;
 }
 
-/* Takes the place of one who left or was lost. The world's group is not for it: that was opened with its predecessor. */
+/* Takes the place of one who left or was lost. The world's group is not for it: that was opened with its
+ * predecessor. */
 static void join_running(psd_core *core, member *m)
 {
     job *j = m->job;
@@ -297,21 +308,22 @@ void members_hello(psd_core *core, const psd_event *event)
     bool same_life = m != NULL && m->incarnation == msg->ident.incarnation;
     if (speaker != NULL && (speaker != m || !same_life)) {
         refuse_hello(core, event, PSD_ERR_INVAL,
-                    "this connection speaks for worker %s already: use one connection for each context",
-                    speaker->name);
+                     "this connection speaks for worker %s already: use one connection for each context",
+                     speaker->name);
     } else if (same_life && m->job->state == JOB_ENDED) {
         refuse_hello(core, event, PSD_ERR_REFUSED, "job %s ended: start the worker again", m->job->name);
     } else if (same_life && member_is_live(m)) {
         hello_again(core, m, event);
     } else if (same_life) {
         refuse_hello(core, event, PSD_ERR_REFUSED,
-                    "worker %s of job %s %s; a process cannot come back after that: start it again", m->name,
-                    m->job->name, m->state == MEMBER_LOST ? "was taken for lost" : "has left");
+                     "worker %s of job %s %s; a process cannot come back after that: start it again", m->name,
+                     m->job->name, m->state == MEMBER_LOST ? "was taken for lost" : "has left");
     } else if (m != NULL && member_is_live(m) && !may_replace(core, m, &msg->u.hello)) {
-        refuse_hello(core, event, PSD_ERR_EXISTS,
-                    "the name %s is taken in job %s by a live worker on host %s, pid %u: choose another PSD_NAME, or "
-                    "end that one first",
-                    m->name, m->job->name, m->host, m->pid);
+        refuse_hello(
+            core, event, PSD_ERR_EXISTS,
+            "the name %s is taken in job %s by a live worker on host %s, pid %u: choose another PSD_NAME, or "
+            "end that one first",
+            m->name, m->job->name, m->host, m->pid);
     } else {
         hello_admit(core, event, m);
     }

@@ -1,4 +1,5 @@
-/* Jobs: made by their first HELLO, formed when the world is complete, ended when the last member left or was lost. */
+/* Jobs: made by their first HELLO, formed when the world is complete, ended when the last member left or was
+ * lost. */
 #include <stdlib.h>
 
 #include "server/core/state.h"
@@ -13,13 +14,14 @@ job *jobs_find(const psd_core *core, const char *name)
     return NULL;
 }
 
-/* ------------------------------------------------------------------------------------------------------ roster */
+/* ------------------------------------------------------------------------------------------------------
+ * roster */
 
 bool roster_add(psd_core *core, job *j, member *m)
 {
     if (j->roster_count == j->roster_capacity) {
         uint32_t capacity = j->roster_capacity == 0 ? 16 : j->roster_capacity * 2;
-        member **roster = realloc(j->roster, capacity * sizeof(*roster));
+        member **roster = realloc(j->roster, capacity * sizeof(member *));
         if (roster == NULL) {
             core->oom = true;
             return false;
@@ -39,7 +41,8 @@ void roster_remove(job *j, member *m)
     last->roster_at = m->roster_at;
 }
 
-/* ------------------------------------------------------------------------------------------------- made, ended */
+/* ------------------------------------------------------------------------------------------------- made,
+ * ended */
 
 static void shelf_free(shelf *s, bury_free free_item)
 {
@@ -101,8 +104,9 @@ static void job_end(psd_core *core, job *j)
     j->notice = false;
     core->reserved -= j->world;
     j->state = JOB_ENDED;
-    note_add(core, j, -1, j->lost > 0 ? PSD_NOTE_WARN : PSD_NOTE_INFO, "job %s ended at epoch %llu: %u left, %u lost",
-             j->name, (unsigned long long)j->epoch, j->left, j->lost);
+    note_add(core, j, -1, j->lost > 0 ? PSD_NOTE_WARN : PSD_NOTE_INFO,
+             "job %s ended at epoch %llu: %u left, %u lost", j->name, (unsigned long long)j->epoch, j->left,
+             j->lost);
     if (j->roster_count > REMEMBERED_WORLD)
         forget_members(core, j);
 }
@@ -136,7 +140,7 @@ static job **job_place(psd_core *core)
     }
     if ((core->job_count & (core->job_count - 1)) == 0) { /* grows at each power of two */
         size_t capacity = core->job_count == 0 ? 1 : (size_t)core->job_count * 2;
-        job **jobs = realloc(core->jobs, capacity * sizeof(*jobs));
+        job **jobs = realloc(core->jobs, capacity * sizeof(job *));
         if (jobs == NULL) {
             core->oom = true;
             return NULL;
@@ -189,30 +193,34 @@ job *jobs_take(psd_core *core, const psd_msg *msg, psd_status *status, char *why
         if (j->world_min == hello->world_min && j->world_max == hello->world_max)
             return j;
         *status = PSD_ERR_INVAL;
-        (void)snprintf(why, why_bytes,
-                       "worker %s asks for a world of %d to %d ranks, but worker %s, which came first, made job %s with "
-                       "%d to %d: start all workers with one world size",
-                       msg->ident.name, hello->world_min, hello->world_max, j->first, j->name, j->world_min,
-                       j->world_max);
+        (void)snprintf(
+            why, why_bytes,
+            "worker %s asks for a world of %d to %d ranks, but worker %s, which came first, made job %s with "
+            "%d to %d: start all workers with one world size",
+            msg->ident.name, hello->world_min, hello->world_max, j->first, j->name, j->world_min,
+            j->world_max);
         return NULL;
     }
     *status = PSD_ERR_LIMIT;
     if ((uint32_t)hello->world_min > core->config.max_ranks - core->reserved) {
-        (void)snprintf(why, why_bytes,
-                       "a world of %d ranks is over this coordinator's limit of %u ranks over all jobs, of which %u are "
-                       "taken",
-                       hello->world_min, core->config.max_ranks, core->reserved);
+        (void)snprintf(
+            why, why_bytes,
+            "a world of %d ranks is over this coordinator's limit of %u ranks over all jobs, of which %u are "
+            "taken",
+            hello->world_min, core->config.max_ranks, core->reserved);
         return NULL;
     }
     job **place = j != NULL ? &core->jobs[j->index] : job_place(core);
     if (place == NULL) {
-        (void)snprintf(why, why_bytes, "this coordinator already runs its limit of %u jobs", core->config.max_jobs);
+        (void)snprintf(why, why_bytes, "this coordinator already runs its limit of %u jobs",
+                       core->config.max_jobs);
         return NULL;
     }
     return job_start(core, place, msg);
 }
 
-/* --------------------------------------------------------------------------------------------------- formation */
+/* ---------------------------------------------------------------------------------------------------
+ * formation */
 
 static int by_host_then_arrival(const void *a, const void *b)
 {
@@ -274,7 +282,8 @@ void jobs_form(psd_core *core, job *j)
     (void)groups_create(core, j, j->world, NULL, NULL, NULL);
 }
 
-/* --------------------------------------------------------------------------------------------- what is missing */
+/* --------------------------------------------------------------------------------------------- what is
+ * missing */
 
 #define NAMED_MISSING 4
 
@@ -288,7 +297,8 @@ static void missing_text(job *j, uint32_t rank, char *out, size_t out_bytes)
                    former->state == MEMBER_LEFT ? "left" : "was lost");
 }
 
-/* The ranks nobody has claimed, found from the lowest that may be free on, so that telling each arrival stays cheap. */
+/* The ranks nobody has claimed, found from the lowest that may be free on, so that telling each arrival stays
+ * cheap. */
 void job_waiting_text(job *j, char *out, size_t out_bytes)
 {
     uint32_t missing = j->world - j->have;
@@ -300,7 +310,8 @@ void job_waiting_text(job *j, char *out, size_t out_bytes)
         return;
     }
     uint32_t named = 0;
-    for (uint32_t rank = j->lowest_free; rank < j->world && named < NAMED_MISSING && named < missing; rank++) {
+    for (uint32_t rank = j->lowest_free; rank < j->world && named < NAMED_MISSING && named < missing;
+         rank++) {
         if (j->ranks[rank] != NULL && member_is_live(j->ranks[rank]))
             continue;
         if (named == 0)

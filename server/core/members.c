@@ -1,13 +1,15 @@
 /* Members: leases, losses, leaves. How they come is in hello.c.
  *
- * Time. An active member is on the lease list, oldest first; any message moves it to the tail. When its connection is
- * gone it moves to the grace list, to be lost unless it comes back with RESYNC's HELLO. One that waits for the world is
- * on neither: it has nothing to lose yet, and its connection tells when it goes. */
+ * Time. An active member is on the lease list, oldest first; any message moves it to the tail. When its
+ * connection is gone it moves to the grace list, to be lost unless it comes back with RESYNC's HELLO. One
+ * that waits for the world is on neither: it has nothing to lose yet, and its connection tells when it goes.
+ */
 #include <stdlib.h>
 
 #include "server/core/state.h"
 
-/* -------------------------------------------------------------------------------------------------- time lists */
+/* -------------------------------------------------------------------------------------------------- time
+ * lists */
 
 static time_list *list_of(psd_core *core, uint8_t which)
 {
@@ -51,7 +53,8 @@ void member_activate(psd_core *core, member *m)
     list_put(core, m, m->peer == 0 ? LIST_GRACE : LIST_LEASE);
 }
 
-/* ------------------------------------------------------------------------------------------------------ lookup */
+/* ------------------------------------------------------------------------------------------------------
+ * lookup */
 
 uint64_t name_key(const job *j, const char *name)
 {
@@ -78,12 +81,14 @@ member *members_at(const job *j, uint32_t rank)
 void member_text(const member *m, char *out, size_t out_bytes)
 {
     if (m->rank >= 0)
-        (void)snprintf(out, out_bytes, "rank %d (worker %s on host %s, pid %u)", m->rank, m->name, m->host, m->pid);
+        (void)snprintf(out, out_bytes, "rank %d (worker %s on host %s, pid %u)", m->rank, m->name, m->host,
+                       m->pid);
     else
         (void)snprintf(out, out_bytes, "worker %s on host %s, pid %u", m->name, m->host, m->pid);
 }
 
-/* ------------------------------------------------------------------------------------------------- connections */
+/* -------------------------------------------------------------------------------------------------
+ * connections */
 
 void member_attach(psd_core *core, member *m, psd_peer peer)
 {
@@ -143,7 +148,8 @@ void member_forget(psd_core *core, member *m)
     bury(core, m, free);
 }
 
-/* --------------------------------------------------------------------------------------------- losses, leaves */
+/* --------------------------------------------------------------------------------------------- losses,
+ * leaves */
 
 static void member_end(psd_core *core, member *m, member_state state)
 {
@@ -248,7 +254,8 @@ void members_bye(psd_core *core, member *m, const psd_msg *msg)
     jobs_member_ended(core, m);
 }
 
-/* --------------------------------------------------------------------------------------------------- heartbeat */
+/* ---------------------------------------------------------------------------------------------------
+ * heartbeat */
 
 void members_heartbeat(psd_core *core, member *m, const psd_msg *msg)
 {
@@ -270,7 +277,8 @@ void members_heartbeat(psd_core *core, member *m, const psd_msg *msg)
         *m->current = beat->current;
 }
 
-/* ------------------------------------------------------------------------------------------- timer and restart */
+/* ------------------------------------------------------------------------------------------- timer and
+ * restart */
 
 static void ask_lost(psd_core *core, member *m)
 {
@@ -290,7 +298,8 @@ static void ask_lost(psd_core *core, member *m)
 
 static void end_overdue(psd_core *core, const time_list *list, psd_time_ns length)
 {
-    for (int i = 0; i < MAX_LOST_PER_TIMER && list->head != NULL && list->head->since + length <= core->now; i++)
+    for (int i = 0; i < MAX_LOST_PER_TIMER && list->head != NULL && list->head->since + length <= core->now;
+         i++)
         ask_lost(core, list->head);
 }
 

@@ -1,10 +1,12 @@
-/* What the core's files share in containers and memory: shelves, ordered rank sets, graves, the step's arena. */
+/* What the core's files share in containers and memory: shelves, ordered rank sets, graves, the step's arena.
+ */
 #include <stdarg.h>
 #include <stdlib.h>
 
 #include "server/core/state.h"
 
-/* ---------------------------------------------------------------------------------------------------- shelves */
+/* ----------------------------------------------------------------------------------------------------
+ * shelves */
 
 /* Every shelved struct has its id first. */
 static uint32_t id_of(const void *item)
@@ -58,7 +60,8 @@ void shelf_remove(shelf *s, uint32_t id)
     memmove(&s->items[at], &s->items[at + 1], (s->count - at) * sizeof(*s->items));
 }
 
-/* --------------------------------------------------------------------------------------------------- rank sets */
+/* --------------------------------------------------------------------------------------------------- rank
+ * sets */
 
 int64_t ranks_find(const uint32_t *members, const uint32_t *order, uint32_t count, uint32_t world_rank)
 {
@@ -150,7 +153,8 @@ void ranks_text(const uint32_t *members, uint32_t count, char *out, size_t out_b
     }
 }
 
-/* ------------------------------------------------------------------------------------------------ memory, graves */
+/* ------------------------------------------------------------------------------------------------ memory,
+ * graves */
 
 void *core_calloc(psd_core *core, size_t count, size_t bytes)
 {
@@ -173,8 +177,8 @@ char *core_strdup(psd_core *core, const char *text)
     return core_copy(core, text, strlen(text) + 1, 1);
 }
 
-/* Without memory for the grave the object leaks; the core is then of no further use and is freed as a whole, except
- * for it. */
+/* Without memory for the grave the object leaks; the core is then of no further use and is freed as a whole,
+ * except for it. */
 void bury(psd_core *core, void *object, bury_free free_object)
 {
     if (object == NULL)
@@ -199,7 +203,8 @@ void graves_empty(psd_core *core)
     core->grave_count = 0;
 }
 
-/* ------------------------------------------------------------------------------------------------------- arena */
+/* -------------------------------------------------------------------------------------------------------
+ * arena */
 
 void *arena_take(psd_core *core, size_t bytes)
 {

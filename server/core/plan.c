@@ -35,15 +35,16 @@ static psd_status inputs_valid(const psd_plan_inputs *in, char *text, size_t tex
         return PSD_ERR_INVAL;
     }
     if (in->count < 0 || in->count > INT64_MAX / (int64_t)psd_dtype_bytes(in->dtype)) {
-        (void)snprintf(text, text_bytes, "a tensor of %lld elements of %s is not possible", (long long)in->count,
-                       psd_dtype_name(in->dtype));
+        (void)snprintf(text, text_bytes, "a tensor of %lld elements of %s is not possible",
+                       (long long)in->count, psd_dtype_name(in->dtype));
         return PSD_ERR_INVAL;
     }
     return PSD_OK;
 }
 
-/* Rank r's whole tensor goes to rank (r + shift) mod n. Every piece is a round of its own, in which each rank sends
- * one message and receives one: no cut of the ring can be faster, as every rank must send and receive its bytes. */
+/* Rank r's whole tensor goes to rank (r + shift) mod n. Every piece is a round of its own, in which each rank
+ * sends one message and receives one: no cut of the ring can be faster, as every rank must send and receive
+ * its bytes. */
 psd_status psd_plan_compile(const psd_plan_inputs *in, psd_plan_steps *out, char *text, size_t text_bytes)
 {
     psd_status status = inputs_valid(in, text, text_bytes);
@@ -58,7 +59,8 @@ psd_status psd_plan_compile(const psd_plan_inputs *in, psd_plan_steps *out, char
         shift += (int64_t)ranks;
     psd_step *steps = malloc((rounds * ranks + 1) * sizeof(*steps));
     if (steps == NULL) {
-        (void)snprintf(text, text_bytes, "no memory for a plan of %llu steps", (unsigned long long)(rounds * ranks));
+        (void)snprintf(text, text_bytes, "no memory for a plan of %llu steps",
+                       (unsigned long long)(rounds * ranks));
         return PSD_ERR_NOMEM;
     }
     uint64_t count = 0;

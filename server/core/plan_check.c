@@ -66,8 +66,10 @@ static bool receives_sound(const psd_plan_steps *plan, uint32_t *last, char *tex
     return true;
 }
 
-/* Sorted by rank and offset, the spans of each rank must follow each other from 0 to the end of its tensor. */
-static bool covered_once(const psd_plan_steps *plan, span *spans, uint64_t tensor, char *text, size_t text_bytes)
+/* Sorted by rank and offset, the spans of each rank must follow each other from 0 to the end of its tensor.
+ */
+static bool covered_once(const psd_plan_steps *plan, span *spans, uint64_t tensor, char *text,
+                         size_t text_bytes)
 {
     for (uint64_t i = 0; i < plan->count; i++)
         spans[i] = (span){plan->steps[i].dst, plan->steps[i].dst_offset, plan->steps[i].bytes};
@@ -95,7 +97,8 @@ psd_status psd_plan_check(const psd_plan_steps *plan, char *text, size_t text_by
     uint32_t *last = NULL;
     span *spans = NULL;
     if (in->ranks == 0 || in->ranks > PSD_MAX_WORLD || !psd_dtype_valid((int)in->dtype) || in->count < 0 ||
-        in->count > INT64_MAX / (int64_t)psd_dtype_bytes(in->dtype) || plan->count > SIZE_MAX / sizeof(span)) {
+        in->count > INT64_MAX / (int64_t)psd_dtype_bytes(in->dtype) ||
+        plan->count > SIZE_MAX / sizeof(span)) {
         (void)snprintf(text, text_bytes, "plan: its inputs are not valid");
         return status;
     }
@@ -107,7 +110,8 @@ psd_status psd_plan_check(const psd_plan_steps *plan, char *text, size_t text_by
     if (last == NULL || spans == NULL) {
         (void)snprintf(text, text_bytes, "plan: no memory to check it");
         status = PSD_ERR_NOMEM;
-    } else if (receives_sound(plan, last, text, text_bytes) && covered_once(plan, spans, tensor, text, text_bytes)) {
+    } else if (receives_sound(plan, last, text, text_bytes) &&
+               covered_once(plan, spans, tensor, text, text_bytes)) {
         status = PSD_OK;
     }
     free(spans);

@@ -1,12 +1,14 @@
-/* A plan after its members agreed on it: compiled, loaded by every rank in chunks, agreed by hash, run, closed. */
+/* A plan after its members agreed on it: compiled, loaded by every rank in chunks, agreed by hash, run,
+ * closed. */
 #include <stdlib.h>
 
 #include "server/core/state.h"
 
-/* ------------------------------------------------------------------------------------------------- each rank's own */
+/* ------------------------------------------------------------------------------------------------- each
+ * rank's own */
 
-/* Lists each rank's own steps, in the plan's order: counting, then filling. A step of a rank to itself is one entry as a
- * send and one as a receive. */
+/* Lists each rank's own steps, in the plan's order: counting, then filling. A step of a rank to itself is one
+ * entry as a send and one as a receive. */
 static bool index_steps(psd_core *core, plan *p)
 {
     uint32_t ranks = p->inputs.ranks;
@@ -98,7 +100,8 @@ static bool hash_steps(psd_core *core, plan *p)
     return true;
 }
 
-/* ------------------------------------------------------------------------------------------------------- compiled */
+/* -------------------------------------------------------------------------------------------------------
+ * compiled */
 
 static plan *find_compiling(const psd_core *core, uint32_t id)
 {
@@ -111,10 +114,12 @@ static plan *find_compiling(const psd_core *core, uint32_t id)
 }
 
 /* Takes the steps that came, or makes them again in a replay, and has them proved. */
-static psd_status take_steps(const psd_event *event, plan *p, psd_plan_steps *steps, char *text, size_t text_bytes)
+static psd_status take_steps(const psd_event *event, plan *p, psd_plan_steps *steps, char *text,
+                             size_t text_bytes)
 {
     if (event->status != PSD_OK) {
-        (void)snprintf(text, text_bytes, "%s", event->text == NULL ? "it could not be compiled" : event->text);
+        (void)snprintf(text, text_bytes, "%s",
+                       event->text == NULL ? "it could not be compiled" : event->text);
         return event->status;
     }
     if (steps->steps == NULL) {
@@ -154,8 +159,9 @@ void plans_compiled(psd_core *core, const psd_event *event)
     psd_status status = take_steps(event, p, &steps, text, sizeof(text));
     if (status == PSD_OK && steps_held(p->job) + steps.count > MAX_STEPS_PER_JOB) {
         status = PSD_ERR_LIMIT;
-        (void)snprintf(text, sizeof(text), "job %s has plans of %llu steps, which is near the limit: destroy some",
-                       p->job->name, (unsigned long long)steps_held(p->job));
+        (void)snprintf(text, sizeof(text),
+                       "job %s has plans of %llu steps, which is near the limit: destroy some", p->job->name,
+                       (unsigned long long)steps_held(p->job));
     }
     if (status != PSD_OK) {
         free(steps.steps);
@@ -170,7 +176,8 @@ void plans_compiled(psd_core *core, const psd_event *event)
     (void)send_to(core, to_plan(p), PSD_MSG_PLAN_STEPS);
 }
 
-/* ------------------------------------------------------------------------------------------------ loading, running */
+/* ------------------------------------------------------------------------------------------------ loading,
+ * running */
 
 static plan *plan_of(psd_core *core, const member *m, const psd_msg *msg, uint32_t *at)
 {
@@ -179,7 +186,8 @@ static plan *plan_of(psd_core *core, const member *m, const psd_msg *msg, uint32
     if (found < 0) {
         core->dropped++;
         if (msg->request != 0)
-            refuse_peer(core, m->peer, msg, PSD_ERR_STALE, "rank %d has no open plan %u", m->rank, msg->u.plan.plan);
+            refuse_peer(core, m->peer, msg, PSD_ERR_STALE, "rank %d has no open plan %u", m->rank,
+                        msg->u.plan.plan);
         return NULL;
     }
     if (p->state == PLAN_FAILED && msg->type != PSD_MSG_PLAN_CLOSE) {
@@ -199,8 +207,8 @@ void plans_next(psd_core *core, member *m, const psd_msg *msg)
     if (p == NULL)
         return;
     if ((p->state != PLAN_LOADING && p->state != PLAN_LIVE) || msg->u.plan.chunk >= chunks_of(p, at)) {
-        refuse_peer(core, m->peer, msg, PSD_ERR_INVAL, "plan %u has no chunk %u for rank %d", p->id, msg->u.plan.chunk,
-                    m->rank);
+        refuse_peer(core, m->peer, msg, PSD_ERR_INVAL, "plan %u has no chunk %u for rank %d", p->id,
+                    msg->u.plan.chunk, m->rank);
         return;
     }
     psd_msg *answer = send_to_member(core, m, PSD_MSG_PLAN_STEPS);
@@ -208,12 +216,14 @@ void plans_next(psd_core *core, member *m, const psd_msg *msg)
     (void)plans_fill(core, p, at, msg->u.plan.chunk, &answer->u.plan_steps);
 }
 
-/* A rank that holds other steps than those sent would move wrong bytes: the plan's group is broken, all are told. */
+/* A rank that holds other steps than those sent would move wrong bytes: the plan's group is broken, all are
+ * told. */
 static void refuse_hash(psd_core *core, const member *m, const psd_msg *msg, plan *p, uint32_t at)
 {
     char text[256];
-    (void)snprintf(text, sizeof(text), "rank %d (worker %s) has plan %u with hash %016llx, psd sent it one with %016llx",
-                   m->rank, m->name, p->id, (unsigned long long)msg->u.plan.hash, (unsigned long long)p->hashes[at]);
+    (void)snprintf(text, sizeof(text),
+                   "rank %d (worker %s) has plan %u with hash %016llx, psd sent it one with %016llx", m->rank,
+                   m->name, p->id, (unsigned long long)msg->u.plan.hash, (unsigned long long)p->hashes[at]);
     if (msg->request != 0 && msg->request != p->requests[at])
         refuse_peer(core, m->peer, msg, PSD_ERR_MISMATCH, "%s", text);
     plans_refuse(core, p, PSD_ERR_MISMATCH, text);
@@ -278,7 +288,8 @@ void plans_close(psd_core *core, member *m, const psd_msg *msg)
     mark_journal(core);
     if (p->state != PLAN_LIVE && p->state != PLAN_FAILED) {
         char text[128];
-        (void)snprintf(text, sizeof(text), "rank %d closed plan %u before all ranks had loaded it", m->rank, p->id);
+        (void)snprintf(text, sizeof(text), "rank %d closed plan %u before all ranks had loaded it", m->rank,
+                       p->id);
         plans_refuse(core, p, PSD_ERR_ABORTED, text);
         if (shelf_find(&m->job->plans, msg->u.plan.plan) == NULL)
             return;
@@ -286,7 +297,8 @@ void plans_close(psd_core *core, member *m, const psd_msg *msg)
     mark_closed(core, p, at);
 }
 
-/* --------------------------------------------------------------------------------------------- failures, resuming */
+/* --------------------------------------------------------------------------------------------- failures,
+ * resuming */
 
 void plans_group_broken(psd_core *core, const group *g)
 {

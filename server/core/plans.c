@@ -1,4 +1,5 @@
-/* Plans: agreed by all members of a group, compiled on a helper thread, checked, loaded in chunks, agreed by hash, run.
+/* Plans: agreed by all members of a group, compiled on a helper thread, checked, loaded in chunks, agreed by
+ * hash, run.
  *
  * The lists by group rank are the plan's own, because its group may be destroyed before it. */
 #include <stdlib.h>
@@ -54,7 +55,8 @@ void plans_refuse(psd_core *core, plan *p, psd_status status, const char *text)
         plan_remove(core, p);
 }
 
-/* -------------------------------------------------------------------------------------------------------- asking */
+/* --------------------------------------------------------------------------------------------------------
+ * asking */
 
 static bool inputs_valid(psd_core *core, const member *m, const psd_msg *msg, const group *g)
 {
@@ -62,14 +64,16 @@ static bool inputs_valid(psd_core *core, const member *m, const psd_msg *msg, co
     if (in->kind != PSD_PLAN_RING_SHIFT)
         refuse_peer(core, m->peer, msg, PSD_ERR_UNSUPPORTED, "there is no plan of kind %d", (int)in->kind);
     else if (!psd_dtype_valid((int)in->dtype))
-        refuse_peer(core, m->peer, msg, PSD_ERR_INVAL, "a plan by rank %d names dtype %d, which does not exist", m->rank,
-                    (int)in->dtype);
+        refuse_peer(core, m->peer, msg, PSD_ERR_INVAL,
+                    "a plan by rank %d names dtype %d, which does not exist", m->rank, (int)in->dtype);
     else if (in->count < 0 || in->count > INT64_MAX / (int64_t)psd_dtype_bytes(in->dtype))
-        refuse_peer(core, m->peer, msg, PSD_ERR_INVAL, "a plan by rank %d moves %lld elements, which is not possible",
-                    m->rank, (long long)in->count);
+        refuse_peer(core, m->peer, msg, PSD_ERR_INVAL,
+                    "a plan by rank %d moves %lld elements, which is not possible", m->rank,
+                    (long long)in->count);
     else if (in->ranks != 0 && in->ranks != g->count)
-        refuse_peer(core, m->peer, msg, PSD_ERR_INVAL, "a plan by rank %d is for %u ranks, but group %u has %u", m->rank,
-                    in->ranks, g->id, g->count);
+        refuse_peer(core, m->peer, msg, PSD_ERR_INVAL,
+                    "a plan by rank %d is for %u ranks, but group %u has %u", m->rank, in->ranks, g->id,
+                    g->count);
     else
         return true;
     return false;
@@ -80,13 +84,14 @@ static group *plan_group(psd_core *core, const member *m, const psd_msg *msg)
     uint32_t id = msg->u.plan_open.inputs.group;
     group *g = shelf_find(&m->job->groups, id);
     if (g == NULL || group_rank_of(g, m) < 0)
-        refuse_peer(core, m->peer, msg, PSD_ERR_STALE, "a plan by rank %d: it is in no open group %u", m->rank, id);
-    else if (g->state == GROUP_BROKEN)
-        refuse_peer(core, m->peer, msg, PSD_ERR_ABORTED, "a plan by rank %d: group %u was aborted: %s", m->rank, id,
-                    g->reason == NULL ? "" : g->reason);
-    else if (g->state != GROUP_LIVE || g->closed_count > 0)
-        refuse_peer(core, m->peer, msg, PSD_ERR_INVAL, "a plan by rank %d: group %u is not open on all its ranks",
+        refuse_peer(core, m->peer, msg, PSD_ERR_STALE, "a plan by rank %d: it is in no open group %u",
                     m->rank, id);
+    else if (g->state == GROUP_BROKEN)
+        refuse_peer(core, m->peer, msg, PSD_ERR_ABORTED, "a plan by rank %d: group %u was aborted: %s",
+                    m->rank, id, g->reason == NULL ? "" : g->reason);
+    else if (g->state != GROUP_LIVE || g->closed_count > 0)
+        refuse_peer(core, m->peer, msg, PSD_ERR_INVAL,
+                    "a plan by rank %d: group %u is not open on all its ranks", m->rank, id);
     else if (inputs_valid(core, m, msg, g))
         return g;
     return NULL;
@@ -96,15 +101,18 @@ static plan *plan_make(psd_core *core, const member *m, const psd_msg *msg, cons
 {
     job *j = m->job;
     if (j->plans.count >= MAX_PLANS_PER_JOB) {
-        refuse_peer(core, m->peer, msg, PSD_ERR_LIMIT, "job %s has %zu plans, which is the limit: destroy some", j->name,
-                    j->plans.count);
+        refuse_peer(core, m->peer, msg, PSD_ERR_LIMIT,
+                    "job %s has %zu plans, which is the limit: destroy some", j->name, j->plans.count);
         return NULL;
     }
     plan *p = core_calloc(core, 1, sizeof(*p));
     if (p == NULL)
         return NULL;
     size_t words = bits_words(g->count);
-    *p = (plan){.state = PLAN_AGREEING, .job = j, .group = g->id, .inputs = msg->u.plan_open.inputs,
+    *p = (plan){.state = PLAN_AGREEING,
+                .job = j,
+                .group = g->id,
+                .inputs = msg->u.plan_open.inputs,
                 .changed = core->now};
     p->inputs.ranks = g->count;
     p->requests = core_calloc(core, g->count, sizeof(*p->requests));
@@ -130,13 +138,15 @@ static bool same_inputs(const psd_plan_inputs *a, const psd_plan_inputs *b)
     return a->kind == b->kind && a->dtype == b->dtype && a->count == b->count && a->shift == b->shift;
 }
 
-/* As with any operation that ranks disagree on, the group is broken: those yet to ask must not wait for the others. */
+/* As with any operation that ranks disagree on, the group is broken: those yet to ask must not wait for the
+ * others. */
 static void refuse_differing(psd_core *core, const member *m, const psd_msg *msg, const plan *p, group *g)
 {
     const psd_plan_inputs *mine = &msg->u.plan_open.inputs;
     char text[320];
     (void)snprintf(text, sizeof(text),
-                   "ranks disagree on a plan of group %u: rank %d asks for a ring shift by %d of %lld %s, rank %u for one by "
+                   "ranks disagree on a plan of group %u: rank %d asks for a ring shift by %d of %lld %s, "
+                   "rank %u for one by "
                    "%d of %lld %s",
                    p->group, m->rank, mine->shift, (long long)mine->count, psd_dtype_name(mine->dtype),
                    ranks_at(p->members, p->first), p->inputs.shift, (long long)p->inputs.count,
@@ -145,7 +155,8 @@ static void refuse_differing(psd_core *core, const member *m, const psd_msg *msg
     groups_abort(core, g, PSD_ERR_MISMATCH, -1, text);
 }
 
-static void send_steps(psd_core *core, plan *p, uint32_t at, uint32_t chunk, const member *m, uint64_t request)
+static void send_steps(psd_core *core, plan *p, uint32_t at, uint32_t chunk, const member *m,
+                       uint64_t request)
 {
     psd_msg *answer = send_to_member(core, m, PSD_MSG_PLAN_STEPS);
     answer->request = request;

@@ -1,10 +1,12 @@
 /* The coordinator's state, shared by the files of core/ and by nobody else.
  *
- * core.c owns psd_core and the jobs; members.c the members; groups.c the groups and the requests for groups; plans.c the
- * plans; tables.c the tables; effects.c what a step leaves behind. An object that a step ends is buried, not freed: the
- * step's messages may still point to it or address it, so it goes at the start of the next step.
+ * core.c owns psd_core and the jobs; members.c the members; groups.c the groups and the requests for groups;
+ * plans.c the plans; tables.c the tables; effects.c what a step leaves behind. An object that a step ends is
+ * buried, not freed: the step's messages may still point to it or address it, so it goes at the start of the
+ * next step.
  *
- * Memory: `core->oom` is set when an allocation fails; helpers then return harmless values, and the step reports it. */
+ * Memory: `core->oom` is set when an allocation fails; helpers then return harmless values, and the step
+ * reports it. */
 #ifndef PSD_CORE_STATE_H
 #define PSD_CORE_STATE_H
 
@@ -22,12 +24,13 @@
 #define MAX_TABLES_PER_JOB   1024
 #define PENDING_IDS          UINT32_C(0x80000000) /* requests for groups are numbered from here, groups below */
 #define MAX_NOTES            512
-#define MAX_LOST_PER_TIMER   64 /* leases ended in one step; the timer is due again at once if more are over */
+#define MAX_LOST_PER_TIMER   64 /* leases ended in one step; more follow at once */
 #define NOTICE_INTERVAL_NS   PSD_NS_PER_S
 #define GRACE_LONGEST_NS     PSD_NS_PER_S
 #define PLAN_STEPS_PER_CHUNK 16384 /* at most 34 bytes a step on the wire: well under PSD_MAX_FRAME */
 
-/* ------------------------------------------------------------------------------------------------- containers */
+/* -------------------------------------------------------------------------------------------------
+ * containers */
 
 /* Objects in ascending order of their id, which is their first field. */
 typedef struct shelf {
@@ -59,7 +62,8 @@ static inline bool bit_set(uint64_t *bits, uint32_t at)
     return fresh;
 }
 
-/* ---------------------------------------------------------------------------------------------------- members */
+/* ----------------------------------------------------------------------------------------------------
+ * members */
 
 typedef enum member_state {
     MEMBER_WAITING = 1, /* for the world to be complete */
@@ -87,8 +91,8 @@ typedef struct member {
     const char *address;
     const char *backend;
     uint64_t incarnation;
-    uint64_t token; /* resume token */
-    psd_peer peer;  /* 0: not connected */
+    uint64_t token;    /* resume token */
+    psd_peer peer;     /* 0: not connected */
     psd_time_ns since; /* start of the time its list measures */
     psd_time_ns seen;  /* last message; INT64_MIN after a restart */
     uint64_t epoch;
@@ -125,7 +129,8 @@ static inline bool member_is_server(const member *m)
     return strcmp(m->role, "server") == 0;
 }
 
-/* ----------------------------------------------------------------------------------------------------- groups */
+/* -----------------------------------------------------------------------------------------------------
+ * groups */
 
 typedef enum group_state {
     GROUP_ASKING = 1,  /* for the token, from group rank 0 */
@@ -138,11 +143,11 @@ typedef struct group {
     uint32_t id;
     uint32_t count;
     job *job;
-    uint32_t *members;   /* world ranks in group order; NULL: 0 .. count-1 */
-    uint32_t *order;     /* group ranks by ascending world rank; NULL when members ascend already */
-    uint64_t *requests;  /* of the members' GROUP_OPEN, until GO; NULL for the world */
-    uint64_t *ready;     /* bits, until GO */
-    uint64_t *closed;    /* bits: closed, left or lost */
+    uint32_t *members;  /* world ranks in group order; NULL: 0 .. count-1 */
+    uint32_t *order;    /* group ranks by ascending world rank; NULL when members ascend already */
+    uint64_t *requests; /* of the members' GROUP_OPEN, until GO; NULL for the world */
+    uint64_t *ready;    /* bits, until GO */
+    uint64_t *closed;   /* bits: closed, left or lost */
     uint32_t ready_count;
     uint32_t closed_count;
     group_state state;
@@ -172,7 +177,8 @@ typedef struct pending {
     psd_time_ns since;
 } pending;
 
-/* ------------------------------------------------------------------------------------------------------ plans */
+/* ------------------------------------------------------------------------------------------------------
+ * plans */
 
 typedef enum plan_state {
     PLAN_AGREEING = 1,
@@ -193,7 +199,7 @@ typedef struct plan {
     uint32_t asked;
     uint32_t ready_count;
     uint32_t closed_count;
-    uint32_t first; /* group rank that asked first */
+    uint32_t first;     /* group rank that asked first */
     uint64_t *requests; /* the open request: what PLAN_OPEN, then what PLAN_READY brought; 0: not asked */
     uint64_t *ready;    /* bits */
     uint64_t *closed;   /* bits */
@@ -210,7 +216,8 @@ typedef struct plan {
     char *reason;
 } plan;
 
-/* ----------------------------------------------------------------------------------------------------- tables */
+/* -----------------------------------------------------------------------------------------------------
+ * tables */
 
 typedef enum table_state {
     TABLE_AGREEING = 1,
@@ -231,12 +238,12 @@ typedef struct table {
     uint32_t id;
     table_state state;
     job *job;
-    psd_table_spec spec; /* params owned */
+    psd_table_spec spec;     /* params owned */
     char role[PSD_MAX_NAME]; /* of the trainers */
     uint32_t trainer_count;
-    uint32_t *trainers;     /* world ranks, ascending */
-    uint64_t *requests;     /* by trainer; 0: has not asked */
-    uint64_t *closed;       /* bits by trainer: closed, left or lost */
+    uint32_t *trainers; /* world ranks, ascending */
+    uint64_t *requests; /* by trainer; 0: has not asked */
+    uint64_t *closed;   /* bits by trainer: closed, left or lost */
     uint32_t asked;
     uint32_t closed_count;
     uint32_t first; /* world rank that asked first */
@@ -250,7 +257,8 @@ typedef struct table {
     char *reason;
 } table;
 
-/* ------------------------------------------------------------------------------------------------ jobs, core */
+/* ------------------------------------------------------------------------------------------------ jobs, core
+ */
 
 typedef enum job_state {
     JOB_FORMING = 1,
@@ -267,14 +275,14 @@ struct job {
     int32_t world_min;
     int32_t world_max;
     char first[PSD_MAX_NAME]; /* the worker whose HELLO set the size */
-    member **ranks;  /* by world rank; while forming only explicit claims */
-    member **roster; /* all members, in no order */
+    member **ranks;           /* by world rank; while forming only explicit claims */
+    member **roster;          /* all members, in no order */
     uint32_t roster_count;
     uint32_t roster_capacity;
     uint32_t arrivals;
-    uint32_t have;    /* live members */
-    uint32_t helpers; /* of them with role server */
-    uint32_t claimed; /* while forming: live members that asked for their rank */
+    uint32_t have;        /* live members */
+    uint32_t helpers;     /* of them with role server */
+    uint32_t claimed;     /* while forming: live members that asked for their rank */
     uint32_t lowest_free; /* no unclaimed rank below this one */
     uint32_t lost;
     uint32_t left;
@@ -283,7 +291,7 @@ struct job {
     uint32_t next_table;
     uint32_t world_group;
     uint32_t opening; /* groups that are not yet live or broken */
-    bool notice; /* those waiting are to be told at the next notice time */
+    bool notice;      /* those waiting are to be told at the next notice time */
     bool stopping;
     char stop_text[160];
     shelf groups;
@@ -321,9 +329,9 @@ struct psd_core {
     job **jobs; /* by index */
     uint32_t job_count;
     uint32_t next_plan; /* plan ids are unique over all jobs: COMPILED names nothing else */
-    uint32_t reserved; /* ranks of all jobs' worlds */
-    psd_map peers;     /* psd_peer -> member */
-    psd_map names;     /* hash of (job, name) -> member, chained */
+    uint32_t reserved;  /* ranks of all jobs' worlds */
+    psd_map peers;      /* psd_peer -> member */
+    psd_map names;      /* hash of (job, name) -> member, chained */
     time_list leases;
     time_list graces;
     psd_time_ns notice_at; /* PSD_NEVER: nobody waits for a notice */
@@ -353,7 +361,8 @@ struct psd_core {
     uint64_t note_count;
 };
 
-/* ---------------------------------------------------------------------------------------- effects.c, memory */
+/* ---------------------------------------------------------------------------------------- effects.c, memory
+ */
 
 psd_msg *send_to(psd_core *core, psd_audience to, psd_msg_type type); /* never NULL */
 psd_msg *send_to_peer(psd_core *core, psd_peer peer, psd_msg_type type);
@@ -367,8 +376,8 @@ psd_effect *add_effect(psd_core *core, psd_effect_type type); /* NULL: no memory
 void drop_peer(psd_core *core, psd_peer peer);
 void note_add(psd_core *core, const job *j, int32_t rank, psd_note_level level, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
-void refuse_peer(psd_core *core, psd_peer peer, const psd_msg *asked, psd_status status, const char *format, ...)
-    __attribute__((format(printf, 5, 6)));
+void refuse_peer(psd_core *core, psd_peer peer, const psd_msg *asked, psd_status status, const char *format,
+                 ...) __attribute__((format(printf, 5, 6)));
 void mark_journal(psd_core *core);
 
 void *core_calloc(psd_core *core, size_t count, size_t bytes); /* NULL sets oom */
@@ -380,12 +389,13 @@ void *arena_take(psd_core *core, size_t bytes);
 char *arena_text(psd_core *core, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void arena_empty(psd_core *core, bool all);
 
-/* ------------------------------------------------------------------------------------------- ordered rank sets */
+/* ------------------------------------------------------------------------------------------- ordered rank
+ * sets */
 
 /* Group order over world ranks: members NULL stands for 0 .. count-1. */
 int64_t ranks_find(const uint32_t *members, const uint32_t *order, uint32_t count, uint32_t world_rank);
-/* The order by which ranks_find searches a list that does not ascend; *order NULL when it does. False: no memory, or a
- * rank twice (*twice, else left alone). */
+/* The order by which ranks_find searches a list that does not ascend; *order NULL when it does. False: no
+ * memory, or a rank twice (*twice, else left alone). */
 bool ranks_order(psd_core *core, const uint32_t *members, uint32_t count, uint32_t **order, int64_t *twice);
 /* "0-3,7", cut with "..." when it does not fit. */
 void ranks_text(const uint32_t *members, uint32_t count, char *out, size_t out_bytes);
@@ -395,10 +405,12 @@ static inline uint32_t ranks_at(const uint32_t *members, uint32_t at)
     return members == NULL ? at : members[at];
 }
 
-/* -------------------------------------------------------------------------------------------------- members.c */
+/* --------------------------------------------------------------------------------------------------
+ * members.c */
 
 void members_hello(psd_core *core, const psd_event *event); /* hello.c */
-void members_fill_welcome(const psd_core *core, const job *j, psd_msg_welcome *out); /* all but rank and token */
+void members_fill_welcome(const psd_core *core, const job *j,
+                          psd_msg_welcome *out); /* all but rank and token */
 void member_activate(psd_core *core, member *m); /* its lease begins */
 void member_attach(psd_core *core, member *m, psd_peer peer);
 /* Ends a member without asking whether its job ends with it. */
@@ -413,25 +425,28 @@ void members_lost(psd_core *core, const psd_ident *ident);
 void members_restart(psd_core *core);
 void members_timer(psd_core *core);
 member *members_find(const psd_core *core, const psd_ident *ident); /* by job and name; any incarnation */
-member *members_at(const job *j, uint32_t rank); /* the live member of a rank, or NULL */
+member *members_at(const job *j, uint32_t rank);                    /* the live member of a rank, or NULL */
 /* "rank 2 (worker w2 on host a, pid 7)". */
 void member_text(const member *m, char *out, size_t out_bytes);
 /* "have 3 of 4, missing rank 2 (never arrived)" */
 void job_waiting_text(job *j, char *out, size_t out_bytes);
 
-/* ----------------------------------------------------------------------------------------------------- jobs.c */
+/* -----------------------------------------------------------------------------------------------------
+ * jobs.c */
 
 job *jobs_find(const psd_core *core, const char *name);
 /* Finds, starts anew or makes the job of a HELLO; NULL with a reason. */
 job *jobs_take(psd_core *core, const psd_msg *msg, psd_status *status, char *why, size_t why_bytes);
-void jobs_member_ended(psd_core *core, const member *m); /* after a loss or a leave: does the job end, or only servers remain? */
+void jobs_member_ended(
+    psd_core *core, const member *m); /* after a loss or a leave: does the job end, or only servers remain? */
 void jobs_stop(psd_core *core, job *j, const char *text);
 void jobs_form(psd_core *core, job *j); /* the world is complete: ranks, WELCOME, the world's group */
 void job_free(job *j);
 bool roster_add(psd_core *core, job *j, member *m);
 void roster_remove(job *j, member *m);
 
-/* --------------------------------------------------------------------------------------------------- groups.c */
+/* ---------------------------------------------------------------------------------------------------
+ * groups.c */
 
 void groups_open(psd_core *core, member *m, const psd_msg *msg); /* group_open.c */
 void groups_token(psd_core *core, member *m, const psd_msg *msg);
@@ -439,7 +454,8 @@ void groups_ready(psd_core *core, member *m, const psd_msg *msg);
 void groups_fail(psd_core *core, member *m, const psd_msg *msg);
 void groups_close(psd_core *core, member *m, const psd_msg *msg);
 /* Takes members, order and requests (NULL or malloc'ed). NULL: no memory, they are freed. */
-group *groups_create(psd_core *core, job *j, uint32_t count, uint32_t *members, uint32_t *order, uint64_t *requests);
+group *groups_create(psd_core *core, job *j, uint32_t count, uint32_t *members, uint32_t *order,
+                     uint64_t *requests);
 void groups_send_opened(psd_core *core, const group *g, psd_msg *msg);
 void groups_abort(psd_core *core, group *g, psd_status status, int32_t culprit, const char *text);
 void groups_member_ended(psd_core *core, member *m, bool failed, const char *text);
@@ -450,7 +466,8 @@ int64_t group_rank_of(const group *g, const member *m);
 void group_free(void *g);
 void pending_free(void *p);
 
-/* ------------------------------------------------------------------------------------ plans.c, tables.c, views.c */
+/* ------------------------------------------------------------------------------------ plans.c, tables.c,
+ * views.c */
 
 void plans_open(psd_core *core, member *m, const psd_msg *msg);
 void plans_compiled(psd_core *core, const psd_event *event);

@@ -58,9 +58,10 @@ static void fill_table(const table *t, psd_msg_table_open *out)
                                 .trainers = t->trainers};
 }
 
+/* To servers that were assigned the table: when all trainers had asked. */
 static void send_free(psd_core *core, const table *t)
 {
-    if (t->server_count > 0)
+    if (t->asked == t->trainer_count)
         send_to(core, to_servers(t), PSD_MSG_TABLE_FREE)->u.table.table = t->id;
 }
 
@@ -258,7 +259,7 @@ static table *take_named(psd_core *core, const member *m, const psd_msg *msg, ta
     (void)snprintf(text, sizeof(text), "ranks %u and %d disagree on table %s: %s", t->first, m->rank,
                    spec->name, differ);
     mark_journal(core);
-    refuse_peer(core, m->peer, msg, PSD_ERR_MISMATCH, "%s", text);
+    t->requests[at] = msg->request; /* answered with the others */
     table_refuse(core, t, PSD_ERR_MISMATCH, text);
     return NULL;
 }

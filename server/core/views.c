@@ -1,14 +1,16 @@
-/* Answers to psctl: each view is a list of columns and a function that visits its rows. Rows are counted from 0, and a
- * page begins after the rows already given; a row that is not on the page costs no more than being counted. */
+/* Answers to psctl: each view is a list of columns and a function that visits its rows. Rows are counted from
+ * 0, and a page begins after the rows already given; a row that is not on the page costs no more than being
+ * counted. */
 #include <stdlib.h>
 
 #include "common/tensor.h"
 #include "server/core/views.h"
 
 #define DEFAULT_ROWS 256
-#define MOST_ROWS    512 /* a row of the widest view stays under 1 KiB, so a page is well under PSD_MAX_FRAME */
+#define MOST_ROWS    512 /* of at most 2 KiB each: a page stays under PSD_MAX_FRAME */
 
-/* ---------------------------------------------------------------------------------------------------------- pages */
+/* ----------------------------------------------------------------------------------------------------------
+ * pages */
 
 psd_cell *page_row(page *p)
 {
@@ -44,13 +46,13 @@ psd_cell cell_ranks(psd_core *core, const uint32_t *members, uint32_t count)
     return cell_text(arena_text(core, "%s", text));
 }
 
-/* --------------------------------------------------------------------------------------------------------- status */
+/* ---------------------------------------------------------------------------------------------------------
+ * status */
 
 static const psd_column status_columns[] = {
-    {"job", PSD_CELL_TEXT},    {"state", PSD_CELL_TEXT},   {"have", PSD_CELL_INT},
-    {"want", PSD_CELL_INT},    {"epoch", PSD_CELL_INT},    {"groups", PSD_CELL_INT},
-    {"plans", PSD_CELL_INT},   {"tables", PSD_CELL_INT},   {"oldest_beat", PSD_CELL_NS},
-    {"left", PSD_CELL_INT},    {"lost", PSD_CELL_INT},     {"text", PSD_CELL_TEXT},
+    {"job", PSD_CELL_TEXT},       {"state", PSD_CELL_TEXT}, {"have", PSD_CELL_INT},  {"want", PSD_CELL_INT},
+    {"epoch", PSD_CELL_INT},      {"groups", PSD_CELL_INT}, {"plans", PSD_CELL_INT}, {"tables", PSD_CELL_INT},
+    {"oldest_beat", PSD_CELL_NS}, {"left", PSD_CELL_INT},   {"lost", PSD_CELL_INT},  {"text", PSD_CELL_TEXT},
 };
 
 static const char *job_state_name(const job *j)
@@ -106,12 +108,14 @@ static void visit_status(psd_core *core, job *j, page *p)
     *row = cell_text(job_text(core, j));
 }
 
-/* ---------------------------------------------------------------------------------------------------------- ranks */
+/* ----------------------------------------------------------------------------------------------------------
+ * ranks */
 
 static const psd_column ranks_columns[] = {
-    {"job", PSD_CELL_TEXT},   {"rank", PSD_CELL_INT},    {"name", PSD_CELL_TEXT},    {"role", PSD_CELL_TEXT},
-    {"host", PSD_CELL_TEXT},  {"pid", PSD_CELL_INT},     {"state", PSD_CELL_TEXT},   {"epoch", PSD_CELL_INT},
-    {"backend", PSD_CELL_TEXT}, {"beat_age", PSD_CELL_NS}, {"resident", PSD_CELL_BYTES}, {"pool", PSD_CELL_BYTES},
+    {"job", PSD_CELL_TEXT},    {"rank", PSD_CELL_INT},       {"name", PSD_CELL_TEXT},
+    {"role", PSD_CELL_TEXT},   {"host", PSD_CELL_TEXT},      {"pid", PSD_CELL_INT},
+    {"state", PSD_CELL_TEXT},  {"epoch", PSD_CELL_INT},      {"backend", PSD_CELL_TEXT},
+    {"beat_age", PSD_CELL_NS}, {"resident", PSD_CELL_BYTES}, {"pool", PSD_CELL_BYTES},
 };
 
 static const char *member_state_name(const member *m)
@@ -160,12 +164,14 @@ static void visit_ranks(psd_core *core, job *j, page *p)
             visit_member(core, j, j->roster[i], p);
 }
 
-/* ------------------------------------------------------------------------------------------------------------ ops */
+/* ------------------------------------------------------------------------------------------------------------
+ * ops */
 
 static const psd_column ops_columns[] = {
-    {"job", PSD_CELL_TEXT},     {"rank", PSD_CELL_INT},     {"ops", PSD_CELL_INT},     {"sent", PSD_CELL_BYTES},
-    {"received", PSD_CELL_BYTES}, {"current", PSD_CELL_TEXT}, {"count", PSD_CELL_INT},   {"dtype", PSD_CELL_TEXT},
-    {"age", PSD_CELL_NS},       {"tensor", PSD_CELL_TEXT},  {"site", PSD_CELL_TEXT},
+    {"job", PSD_CELL_TEXT},    {"rank", PSD_CELL_INT},       {"ops", PSD_CELL_INT},
+    {"sent", PSD_CELL_BYTES},  {"received", PSD_CELL_BYTES}, {"current", PSD_CELL_TEXT},
+    {"count", PSD_CELL_INT},   {"dtype", PSD_CELL_TEXT},     {"age", PSD_CELL_NS},
+    {"tensor", PSD_CELL_TEXT}, {"site", PSD_CELL_TEXT},
 };
 
 static void visit_op(psd_core *core, const job *j, const member *m, page *p)
@@ -194,10 +200,12 @@ static void visit_ops(psd_core *core, job *j, page *p)
             visit_op(core, j, j->ranks[rank], p);
 }
 
-/* --------------------------------------------------------------------------------------------------------- events */
+/* ---------------------------------------------------------------------------------------------------------
+ * events */
 
 static const psd_column events_columns[] = {
-    {"age", PSD_CELL_NS}, {"level", PSD_CELL_TEXT}, {"job", PSD_CELL_TEXT}, {"rank", PSD_CELL_INT}, {"text", PSD_CELL_TEXT},
+    {"age", PSD_CELL_NS},   {"level", PSD_CELL_TEXT}, {"job", PSD_CELL_TEXT},
+    {"rank", PSD_CELL_INT}, {"text", PSD_CELL_TEXT},
 };
 
 /* The last notes, oldest first. */
@@ -219,11 +227,13 @@ static void visit_events(psd_core *core, const char *job_name, page *p)
     }
 }
 
-/* -------------------------------------------------------------------------------------------------------- version */
+/* --------------------------------------------------------------------------------------------------------
+ * version */
 
 static const psd_column version_columns[] = {
-    {"protocol", PSD_CELL_INT}, {"lease", PSD_CELL_NS},     {"heartbeat", PSD_CELL_NS},
-    {"jobs", PSD_CELL_INT},     {"max_ranks", PSD_CELL_INT}, {"messages", PSD_CELL_INT}, {"dropped", PSD_CELL_INT},
+    {"protocol", PSD_CELL_INT}, {"lease", PSD_CELL_NS},      {"heartbeat", PSD_CELL_NS},
+    {"jobs", PSD_CELL_INT},     {"max_ranks", PSD_CELL_INT}, {"messages", PSD_CELL_INT},
+    {"dropped", PSD_CELL_INT},
 };
 
 static void visit_version(psd_core *core, const char *job_name, page *p)
@@ -241,7 +251,8 @@ static void visit_version(psd_core *core, const char *job_name, page *p)
     *row = cell_int((int64_t)core->dropped);
 }
 
-/* --------------------------------------------------------------------------------------------------- the question */
+/* --------------------------------------------------------------------------------------------------- the
+ * question */
 
 #define COLUMNS(list) list, sizeof(list) / sizeof((list)[0])
 
@@ -295,8 +306,8 @@ static void answer_stop(psd_core *core, const psd_msg_query *query, psd_msg_repl
     }
     if (jobs > 0)
         mark_journal(core);
-    (void)snprintf(reply->text, sizeof(reply->text), "told %u rank%s of %u job%s to stop", ranks, ranks == 1 ? "" : "s",
-                   jobs, jobs == 1 ? "" : "s");
+    (void)snprintf(reply->text, sizeof(reply->text), "told %u rank%s of %u job%s to stop", ranks,
+                   ranks == 1 ? "" : "s", jobs, jobs == 1 ? "" : "s");
 }
 
 void views_answer(psd_core *core, const psd_event *event)
@@ -308,7 +319,8 @@ void views_answer(psd_core *core, const psd_event *event)
     msg->request = event->msg->request;
     if (query->job[0] != 0 && jobs_find(core, query->job) == NULL) {
         reply->status = PSD_ERR_NOT_FOUND;
-        (void)snprintf(reply->text, sizeof(reply->text), "there is no job %.63s at this coordinator", query->job);
+        (void)snprintf(reply->text, sizeof(reply->text), "there is no job %.63s at this coordinator",
+                       query->job);
     } else if (strcmp(query->view, "stop") == 0) {
         answer_stop(core, query, reply);
     } else if (v != NULL) {
@@ -316,7 +328,8 @@ void views_answer(psd_core *core, const psd_event *event)
     } else {
         reply->status = PSD_ERR_INVAL;
         (void)snprintf(reply->text, sizeof(reply->text),
-                       "there is no view %.23s: status, jobs, ranks, groups, plans, ops, tables, events, version, or the "
+                       "there is no view %.23s: status, jobs, ranks, groups, plans, ops, tables, events, "
+                       "version, or the "
                        "command stop",
                        query->view);
     }

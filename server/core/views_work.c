@@ -4,7 +4,8 @@
 
 #define COLUMNS(list) list, sizeof(list) / sizeof((list)[0])
 
-/* --------------------------------------------------------------------------------------------------------- groups */
+/* ---------------------------------------------------------------------------------------------------------
+ * groups */
 
 static const psd_column groups_columns[] = {
     {"job", PSD_CELL_TEXT},   {"group", PSD_CELL_INT},    {"epoch", PSD_CELL_INT}, {"size", PSD_CELL_INT},
@@ -27,7 +28,8 @@ static const char *group_text(psd_core *core, const group *g)
         at++;
     uint32_t more = g->count - g->ready_count - 1;
     return more == 0 ? arena_text(core, "waits for rank %u to be ready", ranks_at(g->members, at))
-                     : arena_text(core, "waits for rank %u and %u more to be ready", ranks_at(g->members, at), more);
+                     : arena_text(core, "waits for rank %u and %u more to be ready", ranks_at(g->members, at),
+                                  more);
 }
 
 static const char *pending_text(psd_core *core, const pending *p)
@@ -38,9 +40,10 @@ static const char *pending_text(psd_core *core, const pending *p)
         at++;
     uint32_t more = p->count - p->asked - 1;
     const char *of = p->how == PSD_GROUP_NEW ? "" : arena_text(core, " of group %u", p->parent);
-    return more == 0 ? arena_text(core, "%s%s: rank %u has not asked", hows[p->how], of, ranks_at(p->members, at))
-                     : arena_text(core, "%s%s: rank %u and %u more have not asked", hows[p->how], of,
-                                  ranks_at(p->members, at), more);
+    return more == 0
+               ? arena_text(core, "%s%s: rank %u has not asked", hows[p->how], of, ranks_at(p->members, at))
+               : arena_text(core, "%s%s: rank %u and %u more have not asked", hows[p->how], of,
+                            ranks_at(p->members, at), more);
 }
 
 static void visit_groups(psd_core *core, job *j, page *p)
@@ -73,12 +76,13 @@ static void visit_groups(psd_core *core, job *j, page *p)
     }
 }
 
-/* ---------------------------------------------------------------------------------------------------------- plans */
+/* ----------------------------------------------------------------------------------------------------------
+ * plans */
 
 static const psd_column plans_columns[] = {
-    {"job", PSD_CELL_TEXT},  {"plan", PSD_CELL_INT},    {"kind", PSD_CELL_TEXT},  {"group", PSD_CELL_INT},
-    {"hash", PSD_CELL_TEXT}, {"state", PSD_CELL_TEXT},  {"ranks", PSD_CELL_INT},  {"steps", PSD_CELL_INT},
-    {"rounds", PSD_CELL_INT}, {"bytes", PSD_CELL_BYTES}, {"runs", PSD_CELL_INT},   {"sent", PSD_CELL_BYTES},
+    {"job", PSD_CELL_TEXT},    {"plan", PSD_CELL_INT},    {"kind", PSD_CELL_TEXT}, {"group", PSD_CELL_INT},
+    {"hash", PSD_CELL_TEXT},   {"state", PSD_CELL_TEXT},  {"ranks", PSD_CELL_INT}, {"steps", PSD_CELL_INT},
+    {"rounds", PSD_CELL_INT},  {"bytes", PSD_CELL_BYTES}, {"runs", PSD_CELL_INT},  {"sent", PSD_CELL_BYTES},
     {"last_run", PSD_CELL_NS}, {"text", PSD_CELL_TEXT},
 };
 
@@ -128,12 +132,14 @@ static void visit_plans(psd_core *core, job *j, page *p)
     }
 }
 
-/* --------------------------------------------------------------------------------------------------------- tables */
+/* ---------------------------------------------------------------------------------------------------------
+ * tables */
 
 static const psd_column tables_columns[] = {
-    {"job", PSD_CELL_TEXT},    {"table", PSD_CELL_INT},    {"name", PSD_CELL_TEXT},  {"state", PSD_CELL_TEXT},
-    {"params", PSD_CELL_INT},  {"bytes", PSD_CELL_BYTES},  {"servers", PSD_CELL_TEXT}, {"trainers", PSD_CELL_TEXT},
-    {"clock", PSD_CELL_INT},   {"pushes", PSD_CELL_INT},   {"pulls", PSD_CELL_INT},  {"text", PSD_CELL_TEXT},
+    {"job", PSD_CELL_TEXT},     {"table", PSD_CELL_INT},     {"name", PSD_CELL_TEXT},
+    {"state", PSD_CELL_TEXT},   {"params", PSD_CELL_INT},    {"bytes", PSD_CELL_BYTES},
+    {"servers", PSD_CELL_TEXT}, {"trainers", PSD_CELL_TEXT}, {"clock", PSD_CELL_INT},
+    {"pushes", PSD_CELL_INT},   {"pulls", PSD_CELL_INT},     {"text", PSD_CELL_TEXT},
 };
 
 static const char *const table_states[] = {"", "agreeing", "assigning", "live", "failed"};

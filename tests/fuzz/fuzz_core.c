@@ -1,6 +1,7 @@
-/* Fuzzes the coordinator's core: bytes become events of a few workers, jobs and connections, with small numbers, so
- * that they collide. The effects are expanded as the daemon does; every journalled event is replayed at the end, and
- * the replay must give the same state. With -DPSD_FUZZ_MAIN a plain program that replays files. */
+/* Fuzzes the coordinator's core: bytes become events of a few workers, jobs and connections, with small
+ * numbers, so that they collide. The effects are expanded as the daemon does; every journalled event is
+ * replayed at the end, and the replay must give the same state. With -DPSD_FUZZ_MAIN a plain program that
+ * replays files. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,8 +74,11 @@ static void fill_group_open(input *in, kept *k)
     open->color = (int32_t)take(in, 4) - 2;
     open->key = (int32_t)take(in, 3);
     open->count = take(in, MOST_MEMBERS + 1);
+    bool usual = take(in, 2) == 0; /* lists that others ask for too */
     for (uint32_t i = 0; i < MOST_MEMBERS; i++)
-        k->members[i] = take(in, 4);
+        k->members[i] = usual ? i : take(in, 4);
+    if (usual)
+        open->count = 3;
     open->members = k->members;
 }
 
@@ -86,7 +90,8 @@ static void fill_table(input *in, kept *k)
     spec->lr = 0.1 * take(in, 2);
     spec->param_count = take(in, 3);
     for (int i = 0; i < 2; i++) {
-        k->params[i] = (psd_param){.dtype = (uint8_t)(take(in, 16) == 0 ? 99 : PSD_F32), .count = (int64_t)take(in, 3) - 1};
+        k->params[i] = (psd_param){.dtype = (uint8_t)(take(in, 16) == 0 ? 99 : PSD_F32),
+                                   .count = (int64_t)take(in, 3) - 1};
         name_of(k->params[i].name, 'p', (uint32_t)i);
     }
     spec->params = k->params;
@@ -110,11 +115,11 @@ static void fill_small(input *in, const run *r, kept *k)
         msg->u.abort.status = take(in, 2) == 0 ? PSD_OK : PSD_ERR_LINK;
         break;
     case PSD_MSG_PLAN_OPEN:
-        msg->u.plan_open.inputs = (psd_plan_inputs){.kind = (psd_plan_kind)(take(in, 8) != 0),
+        msg->u.plan_open.inputs = (psd_plan_inputs){.kind = (psd_plan_kind)(take(in, 16) != 0),
                                                     .group = take(in, 6),
                                                     .ranks = take(in, 8) == 0 ? 3 : 0,
                                                     .dtype = PSD_F32,
-                                                    .count = (int64_t)take(in, 4) - 1,
+                                                    .count = (int64_t)take(in, 8) - 1,
                                                     .shift = (int32_t)take(in, 9) - 4};
         break;
     case PSD_MSG_BYE:
@@ -123,7 +128,10 @@ static void fill_small(input *in, const run *r, kept *k)
     default:
         msg->u.plan.plan = take(in, 6); /* and table: both begin with their number */
         if (msg->type == PSD_MSG_PLAN_READY)
-            msg->u.plan.hash = take(in, 8) == 0 ? 1 : r->hashes[take(in, 16)];
+            msg->u.plan.hash =
+                take(in, 8) == 0
+                    ? 1
+                    : r->hashes[(msg->u.plan.plan * 4 + (uint32_t)(msg->ident.name[1] & 3)) % 16];
         if (msg->type == PSD_MSG_TABLE_READY)
             msg->u.table.status = take(in, 8) == 0 ? PSD_ERR_NOMEM : PSD_OK;
         break;
@@ -133,7 +141,7 @@ static void fill_small(input *in, const run *r, kept *k)
 static void fill_msg(input *in, const run *r, kept *k)
 {
     k->event.msg = &k->msg;
-    k->event.peer = take(in, 7);
+    k->event.peer = take(in, 8) == 0 ? take(in, 7) : 1 + take(in, 3);
     k->msg.type = (psd_msg_type)take(in, PSD_MSG_TYPES + 1);
     k->msg.request = take(in, 8);
     if (take(in, 16) == 0) {
@@ -150,7 +158,8 @@ static void fill_msg(input *in, const run *r, kept *k)
     } else if (k->msg.type == PSD_MSG_TABLE_OPEN) {
         fill_table(in, k);
     } else if (k->msg.type == PSD_MSG_QUERY) {
-        static const char *const views[] = {"status", "ranks", "groups", "plans", "ops", "tables", "events", "stop"};
+        static const char *const views[] = {"status", "ranks",  "groups", "plans",
+                                            "ops",    "tables", "events", "stop"};
         (void)snprintf(k->msg.u.query.view, sizeof(k->msg.u.query.view), "%s", views[take(in, 8)]);
         k->msg.u.query.after = take(in, 3);
         k->msg.u.query.limit = take(in, 4);
@@ -165,7 +174,8 @@ static void learn(run *r, const psd_msg *msg)
     if (msg->type == PSD_MSG_WELCOME)
         r->tokens[msg->u.welcome.rank % 8] = msg->u.welcome.resume_token;
     if (msg->type == PSD_MSG_PLAN_STEPS)
-        r->hashes[(msg->u.plan_steps.plan * 4 + (uint32_t)(msg->ident.name[1] & 3)) % 16] = msg->u.plan_steps.hash;
+        r->hashes[(msg->u.plan_steps.plan * 4 + (uint32_t)(msg->ident.name[1] & 3)) % 16] =
+            msg->u.plan_steps.hash;
 }
 
 static void expand(run *r, psd_effect *effect)
@@ -216,11 +226,36 @@ static void step(run *r, kept *k)
     psd_effects_free(&effects);
 }
 
+static void say(run *r, psd_peer peer, psd_msg msg)
+{
+    kept *k = &r->events[r->count];
+    *k = (kept){.event = {.type = PSD_EVENT_MSG, .entropy = r->count + 1, .now = r->now, .peer = peer},
+                .msg = msg};
+    k->event.msg = &k->msg;
+    name_of(k->msg.ident.job, 'j', 0);
+    name_of(k->msg.ident.name, 'w', (uint32_t)peer % 3);
+    k->msg.ident.incarnation = 1;
+    step(r, k);
+}
+
+/* All three say the same, each with what it was sent: most of what needs everybody would never happen by
+ * chance. */
+static void chorus(run *r, const kept *first)
+{
+    for (psd_peer peer = 1; peer <= 3 && r->count + 8 < 4 * MOST_EVENTS; peer++) {
+        psd_msg msg = first->msg;
+        msg.request += peer;
+        if (msg.type == PSD_MSG_PLAN_READY)
+            msg.u.plan.hash = r->hashes[(msg.u.plan.plan * 4 + (uint32_t)(peer % 3)) % 16];
+        say(r, peer, msg);
+    }
+}
+
 static void one_event(run *r, input *in)
 {
     kept *k = &r->events[r->count];
     *k = (kept){.event = {.entropy = r->count + 1}};
-    uint32_t kind = take(in, 32);
+    uint32_t kind = take(in, 128);
     if (kind >= 8)
         k->event.type = PSD_EVENT_MSG;
     else if (kind >= 5)
@@ -237,7 +272,24 @@ static void one_event(run *r, input *in)
     else if (k->event.type == PSD_EVENT_TIMER)
         r->now += take(in, 8) * PSD_NS_PER_S / 2;
     k->event.now = r->now;
+    bool all = k->event.type == PSD_EVENT_MSG && k->msg.type != PSD_MSG_BYE && take(in, 2) == 0;
     step(r, k);
+    if (all)
+        chorus(r, k);
+}
+
+/* A server and two trainers form a world, whose group opens: without it, bytes would hardly come that far. */
+static void form_world(run *r)
+{
+    for (psd_peer peer = 1; peer <= 3; peer++) {
+        psd_msg hello = {.type = PSD_MSG_HELLO,
+                         .u.hello = {.rank = (int32_t)peer - 1, .world_min = 3, .world_max = 3}};
+        (void)snprintf(hello.u.hello.role, sizeof(hello.u.hello.role), "%s", peer == 1 ? "server" : "t0");
+        say(r, peer, hello);
+    }
+    say(r, 1, (psd_msg){.type = PSD_MSG_GROUP_TOKEN, .u.group_token = {.group = 1, .bytes = 3}});
+    for (psd_peer peer = 1; peer <= 3; peer++)
+        say(r, peer, (psd_msg){.type = PSD_MSG_GROUP_READY, .u.group = {.group = 1}});
 }
 
 /* The groups, plans and tables views, and who has which rank, as one number. */
@@ -292,6 +344,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     r.events = calloc(4 * MOST_EVENTS, sizeof(*r.events));
     if (r.events == NULL || psd_core_new(NULL, &r.core) != PSD_OK)
         abort();
+    if (take(&in, 4) != 0)
+        form_world(&r);
     for (int i = 0; i < MOST_EVENTS && in.left > 0 && r.count + 1 < 4 * MOST_EVENTS; i++)
         one_event(&r, &in);
     check_replay(&r);

@@ -1,8 +1,9 @@
-/* psim: runs scenario files through the coordinator's core under virtual time and compares the traces they hold.
+/* psim: runs scenario files through the coordinator's core under virtual time and compares the traces they
+ * hold.
  *
- *   psim [--update] FILE|FOLDER...   a scenario is text: "$ command" lines (see script.c), each followed by its trace,
- *                                    indented; --update rewrites the traces
- *   psim --scale RANKS               joins that many ranks, opens and closes 20 groups; fails over 100 MB
+ *   psim [--update] FILE|FOLDER...   a scenario is text: "$ command" lines (see script.c), each followed by
+ * its trace, indented; --update rewrites the traces psim --scale RANKS               joins that many ranks,
+ * opens and closes 20 groups; fails over 100 MB
  */
 #include <dirent.h>
 #include <stdlib.h>
@@ -68,8 +69,9 @@ static void show_difference(const char *path, const char *wanted, const char *go
             line++;
             start = at + 1;
         }
-    (void)printf("FAIL %s: line %d differs (--update takes the new trace)\n  wanted: %.*s\n  got:    %.*s\n", path, line,
-                 (int)strcspn(wanted + start, "\n"), wanted + start, (int)strcspn(got + start, "\n"), got + start);
+    (void)printf("FAIL %s: line %d differs (--update takes the new trace)\n  wanted: %.*s\n  got:    %.*s\n",
+                 path, line, (int)strcspn(wanted + start, "\n"), wanted + start,
+                 (int)strcspn(got + start, "\n"), got + start);
 }
 
 static bool run_file(const char *path, bool update)

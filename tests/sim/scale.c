@@ -1,12 +1,12 @@
-/* A world of many ranks: join, open and close groups of all of them, leave. Says how long the core took and how much
- * memory the process had at its peak. */
+/* A world of many ranks: join, open and close groups of all of them, leave. Says how long the core took and
+ * how much memory the process had at its peak. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
 #include "tests/sim/sim.h"
 
-#define GROUPS        20
+#define GROUPS         20
 #define MOST_MEGABYTES 100
 
 typedef struct scale {
@@ -39,7 +39,8 @@ static void count_msg(scale *s, const psd_msg *msg)
         s->asked = msg->u.group_token.group;
     if (msg->type == PSD_MSG_REFUSE || msg->type == PSD_MSG_ABORT) {
         s->refused = true;
-        (void)fprintf(stderr, "scale: %s\n", msg->type == PSD_MSG_ABORT ? msg->u.abort.text : msg->u.refuse.text);
+        (void)fprintf(stderr, "scale: %s\n",
+                      msg->type == PSD_MSG_ABORT ? msg->u.abort.text : msg->u.refuse.text);
     }
 }
 
@@ -47,7 +48,8 @@ static void say(scale *s, uint32_t rank, psd_msg *msg, psd_effects *effects)
 {
     ident_of(rank, &msg->ident);
     s->now += 1000;
-    psd_event event = {.type = PSD_EVENT_MSG, .now = s->now, .entropy = s->stepped, .peer = rank + 1, .msg = msg};
+    psd_event event = {
+        .type = PSD_EVENT_MSG, .now = s->now, .entropy = s->stepped, .peer = rank + 1, .msg = msg};
     if (psd_core_step(s->core, &event, effects) != PSD_OK)
         s->refused = true;
     s->stepped++;
@@ -70,8 +72,8 @@ static void join_all(scale *s, psd_effects *effects)
         *h = (psd_msg_hello){.role = "worker", .backend = "host", .rank = (int32_t)rank, .pid = rank + 1000};
         h->world_min = h->world_max = (int32_t)s->ranks;
         (void)snprintf(h->host, sizeof(h->host), "node%u", rank / 8);
-        (void)snprintf(h->address, sizeof(h->address), "10.%u.%u.%u:%u", rank >> 16 & 255, rank >> 8 & 255, rank & 255,
-                       40000 + rank % 8);
+        (void)snprintf(h->address, sizeof(h->address), "10.%u.%u.%u:%u", rank >> 16 & 255, rank >> 8 & 255,
+                       rank & 255, 40000 + rank % 8);
         say(s, rank, &msg, effects);
     }
 }
@@ -146,9 +148,10 @@ int scale_run(uint32_t ranks)
     struct rusage usage;
     (void)getrusage(RUSAGE_SELF, &usage);
     double megabytes = (double)usage.ru_maxrss / 1024;
-    bool whole = s.welcomed == ranks && s.gone_live == (GROUPS + 1) * ranks && s.opened == (GROUPS + 1) * ranks;
-    (void)printf("scale: ranks=%u groups=%d seconds=%.2f events=%llu messages=%llu peak_rss_mb=%.1f\n", ranks, GROUPS,
-                 seconds, (unsigned long long)s.stepped, (unsigned long long)s.sent, megabytes);
+    bool whole =
+        s.welcomed == ranks && s.gone_live == (GROUPS + 1) * ranks && s.opened == (GROUPS + 1) * ranks;
+    (void)printf("scale: ranks=%u groups=%d seconds=%.2f events=%llu messages=%llu peak_rss_mb=%.1f\n", ranks,
+                 GROUPS, seconds, (unsigned long long)s.stepped, (unsigned long long)s.sent, megabytes);
     if (!whole || s.refused)
         (void)fprintf(stderr, "scale: not every rank was welcomed and got its groups\n");
     if (megabytes > MOST_MEGABYTES)

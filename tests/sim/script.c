@@ -4,13 +4,13 @@
  *   hello WORKERS [world N|N:M] [rank N] [role R] [host H]
  *   resync W          the same life on a new connection       reborn W [token]  a new life of the same name
  *   double W          another process that claims W's name
- *   gone W            psd proves the connection closed         silent W          a new connection, unannounced
- *   beat W [OP]       heartbeat, in operation OP               impostor W        heartbeat with another incarnation
- *   new W RANKS | split W GROUP COLOR KEY | dup W GROUP | again W (the last request once more)
- *   token W G | ready W G | close W G | fail W G TEXT | manual | auto (do workers make tokens and get ready alone?)
- *   plan W GROUP COUNT SHIFT | next W PLAN CHUNK | loaded W PLAN [wrong] | ran W PLAN RUNS BYTES | unplan W PLAN
- *   table W NAME LR COUNT... | room W TABLE [TEXT] | served W TABLE CLOCK | untable W TABLE
- *   bye W [TEXT] | view NAME [JOB] [AFTER LIMIT] | stop [JOB] | shutdown | advance MS | replay | restart */
+ *   gone W            psd proves the connection closed         silent W          a new connection,
+ * unannounced beat W [OP]       heartbeat, in operation OP               impostor W        heartbeat with
+ * another incarnation new W RANKS | split W GROUP COLOR KEY | dup W GROUP | again W (the last request once
+ * more) token W G | ready W G | close W G | fail W G TEXT | manual | auto (do workers make tokens and get
+ * ready alone?) plan W GROUP COUNT SHIFT | next W PLAN CHUNK | loaded W PLAN [wrong] | ran W PLAN RUNS BYTES
+ * | unplan W PLAN table W NAME LR COUNT... | room W TABLE [TEXT] | served W TABLE CLOCK | untable W TABLE bye
+ * W [TEXT] | view NAME [JOB] [AFTER LIMIT] | stop [JOB] | shutdown | advance MS | replay | restart */
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,7 +47,8 @@ static void request(sim *s, sim_worker *w, psd_msg *msg)
     sim_say(s, w, msg);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- people */
+/* ----------------------------------------------------------------------------------------------------------
+ * people */
 
 static void say_hello(sim *s, sim_worker *w, bool resume)
 {
@@ -144,7 +145,8 @@ static void do_bye(sim *s, sim_worker *w, const words *in)
     request(s, w, &msg);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- groups */
+/* ----------------------------------------------------------------------------------------------------------
+ * groups */
 
 static void do_new(sim *s, sim_worker *w, const words *in)
 {
@@ -153,7 +155,8 @@ static void do_new(sim *s, sim_worker *w, const words *in)
     char list[256];
     (void)snprintf(list, sizeof(list), "%s", word(in, 2));
     char *save = NULL;
-    for (char *t = strtok_r(list, ",", &save); t != NULL && msg.u.group_open.count < 64; t = strtok_r(NULL, ",", &save))
+    for (char *t = strtok_r(list, ",", &save); t != NULL && msg.u.group_open.count < 64;
+         t = strtok_r(NULL, ",", &save))
         ranks[msg.u.group_open.count++] = (uint32_t)strtoul(t, NULL, 10);
     request(s, w, &msg);
 }
@@ -213,7 +216,8 @@ static void do_fail(sim *s, sim_worker *w, const words *in)
     sim_say(s, w, &msg);
 }
 
-/* --------------------------------------------------------------------------------------------------- plans, tables */
+/* --------------------------------------------------------------------------------------------------- plans,
+ * tables */
 
 static void do_plan(sim *s, sim_worker *w, const words *in)
 {
@@ -235,14 +239,16 @@ static void say_plan(sim *s, sim_worker *w, psd_msg_type type, psd_msg_plan body
 
 static void do_next(sim *s, sim_worker *w, const words *in)
 {
-    say_plan(s, w, PSD_MSG_PLAN_NEXT, (psd_msg_plan){.plan = (uint32_t)number(in, 2), .chunk = (uint32_t)number(in, 3)});
+    say_plan(s, w, PSD_MSG_PLAN_NEXT,
+             (psd_msg_plan){.plan = (uint32_t)number(in, 2), .chunk = (uint32_t)number(in, 3)});
 }
 
 static void do_loaded(sim *s, sim_worker *w, const words *in)
 {
     uint32_t id = (uint32_t)number(in, 2);
-    say_plan(s, w, PSD_MSG_PLAN_READY,
-             (psd_msg_plan){.plan = id, .hash = strcmp(word(in, 3), "wrong") == 0 ? 1 : w->last_hash[id % 16]});
+    say_plan(
+        s, w, PSD_MSG_PLAN_READY,
+        (psd_msg_plan){.plan = id, .hash = strcmp(word(in, 3), "wrong") == 0 ? 1 : w->last_hash[id % 16]});
 }
 
 static void do_ran(sim *s, sim_worker *w, const words *in)
@@ -264,7 +270,8 @@ static void do_table(sim *s, sim_worker *w, const words *in)
     static psd_param params[8];
     psd_msg msg = {.type = PSD_MSG_TABLE_OPEN};
     psd_table_spec *spec = &msg.u.table_open.spec;
-    *spec = (psd_table_spec){.optimizer = 1, .average = true, .lr = strtod(word(in, 3), NULL), .params = params};
+    *spec =
+        (psd_table_spec){.optimizer = 1, .average = true, .lr = strtod(word(in, 3), NULL), .params = params};
     copy_name(spec->name, word(in, 2));
     for (int i = 4; i < in->count && spec->param_count < 8; i++) {
         psd_param *p = &params[spec->param_count++];
@@ -302,7 +309,8 @@ static void do_untable(sim *s, sim_worker *w, const words *in)
     say_table(s, w, PSD_MSG_TABLE_CLOSE, in, "");
 }
 
-/* -------------------------------------------------------------------------------------------------------- commands */
+/* --------------------------------------------------------------------------------------------------------
+ * commands */
 
 typedef struct worker_command {
     const char *name;
@@ -310,11 +318,13 @@ typedef struct worker_command {
 } worker_command;
 
 static const worker_command worker_commands[] = {
-    {"hello", do_hello}, {"resync", do_resync}, {"double", do_double}, {"reborn", do_reborn}, {"gone", do_gone},     {"silent", do_silent},
-    {"beat", do_beat},   {"impostor", do_impostor}, {"bye", do_bye},   {"new", do_new},       {"split", do_split},
-    {"dup", do_dup},     {"again", do_again},   {"token", do_token},   {"ready", do_ready},   {"close", do_close},
-    {"fail", do_fail},   {"plan", do_plan},     {"next", do_next},     {"loaded", do_loaded}, {"ran", do_ran},
-    {"unplan", do_unplan}, {"table", do_table}, {"room", do_room},     {"served", do_served}, {"untable", do_untable},
+    {"hello", do_hello},   {"resync", do_resync},   {"double", do_double}, {"reborn", do_reborn},
+    {"gone", do_gone},     {"silent", do_silent},   {"beat", do_beat},     {"impostor", do_impostor},
+    {"bye", do_bye},       {"new", do_new},         {"split", do_split},   {"dup", do_dup},
+    {"again", do_again},   {"token", do_token},     {"ready", do_ready},   {"close", do_close},
+    {"fail", do_fail},     {"plan", do_plan},       {"next", do_next},     {"loaded", do_loaded},
+    {"ran", do_ran},       {"unplan", do_unplan},   {"table", do_table},   {"room", do_room},
+    {"served", do_served}, {"untable", do_untable},
 };
 
 static bool run_for_workers(sim *s, const words *in)

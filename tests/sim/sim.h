@@ -15,7 +15,7 @@ typedef struct sim_worker {
     psd_peer peer; /* 0: its next message comes on a new connection */
     uint64_t token;
     int32_t rank;
-    psd_msg last; /* its last request, to be sent again; owns nothing */
+    psd_msg last;           /* its last request, to be sent again; owns nothing */
     uint64_t last_hash[16]; /* of the steps of plan % 16 */
 } sim_worker;
 
@@ -55,16 +55,17 @@ typedef struct sim {
 
 bool sim_begin(sim *s, FILE *out);
 void sim_end(sim *s);
-sim_worker *sim_worker_named(sim *s, const char *name); /* makes it if it is new; NULL when there are too many */
+sim_worker *sim_worker_named(sim *s,
+                             const char *name); /* makes it if it is new; NULL when there are too many */
 
-void sim_step(sim *s, psd_event *event); /* with what follows from it */
+void sim_step(sim *s, psd_event *event);           /* with what follows from it */
 void sim_say(sim *s, sim_worker *w, psd_msg *msg); /* sends it as from this worker */
 void sim_ask(sim *s, const char *view, const char *job, uint64_t after, uint32_t limit);
 void sim_advance(sim *s, psd_time_ns by);
 void sim_restart(sim *s, bool compare); /* from the journal */
 
-/* trace.c: one line for a message to a worker, one line a row for an answer; `durable` leaves out what no journal
- * holds. */
+/* trace.c: one line for a message to a worker, one line a row for an answer; `durable` leaves out what no
+ * journal holds. */
 void trace_msg(const psd_msg *msg, char *out, size_t bytes);
 void trace_reply(const psd_msg_reply *reply, bool durable, FILE *out);
 

@@ -35,8 +35,8 @@ static void trace_steps(const psd_msg_plan_steps *p, char *out, size_t bytes)
 {
     psd_append(out, bytes, " plan %u chunk %u of %u rounds %u:", p->plan, p->chunk + 1, p->chunks, p->rounds);
     for (uint32_t i = 0; i < p->count && i < 4; i++)
-        psd_append(out, bytes, " %s%u@%" PRIu64 "+%" PRIu64, p->is_send[i] ? "to" : "from", p->peer[i], p->offset[i],
-                   p->bytes[i]);
+        psd_append(out, bytes, " %s%u@%" PRIu64 "+%" PRIu64, p->is_send[i] ? "to" : "from", p->peer[i],
+                   p->offset[i], p->bytes[i]);
     if (p->count > 4)
         psd_append(out, bytes, " and %u more", p->count - 4);
 }
@@ -72,8 +72,9 @@ static void trace_body(const psd_msg *msg, char *out, size_t bytes)
         psd_append(out, bytes, " group %u", msg->u.group.group);
         break;
     case PSD_MSG_ABORT:
-        psd_append(out, bytes, " group %u epoch %" PRIu64 " culprit %d %s: %s", msg->u.abort.group, msg->u.abort.epoch,
-                   msg->u.abort.culprit, psd_status_name(msg->u.abort.status), msg->u.abort.text);
+        psd_append(out, bytes, " group %u epoch %" PRIu64 " culprit %d %s: %s", msg->u.abort.group,
+                   msg->u.abort.epoch, msg->u.abort.culprit, psd_status_name(msg->u.abort.status),
+                   msg->u.abort.text);
         break;
     case PSD_MSG_PLAN_STEPS:
         trace_steps(&msg->u.plan_steps, out, bytes);

@@ -45,7 +45,8 @@ sim_worker *sim_worker_named(sim *s, const char *name)
     return w;
 }
 
-/* ---------------------------------------------------------------------------------------------------------- trace */
+/* ----------------------------------------------------------------------------------------------------------
+ * trace */
 
 static void flush_line(sim *s)
 {
@@ -62,7 +63,8 @@ static void gather_line(sim *s, const char *name, const char *line)
     (void)snprintf(s->line, sizeof(s->line), "%s", line);
 }
 
-/* -------------------------------------------------------------------------------------------------------- journal */
+/* --------------------------------------------------------------------------------------------------------
+ * journal */
 
 static const void *keep(sim_record *r, const void *from, size_t bytes)
 {
@@ -96,7 +98,8 @@ static void journal_add(sim *s, const psd_event *event)
         spec->params = keep(r, spec->params, spec->param_count * sizeof(*spec->params));
 }
 
-/* --------------------------------------------------------------------------------------------------------- effects */
+/* ---------------------------------------------------------------------------------------------------------
+ * effects */
 
 static sim_worker *worker_at(sim *s, psd_peer peer)
 {
@@ -122,7 +125,8 @@ static void answer_group(sim *s, sim_worker *w, const psd_msg *msg)
     if (msg->type == PSD_MSG_GROUP_ASK_TOKEN) {
         answer = reply_later(s, w, PSD_MSG_GROUP_TOKEN);
         if (answer != NULL)
-            answer->u.group_token = (psd_msg_group_token){.group = msg->u.group_token.group, .bytes = 3, .token = "tok"};
+            answer->u.group_token =
+                (psd_msg_group_token){.group = msg->u.group_token.group, .bytes = 3, .token = "tok"};
     } else if (msg->u.group_opened.group != 0) {
         answer = reply_later(s, w, PSD_MSG_GROUP_READY);
         if (answer != NULL)
@@ -194,7 +198,8 @@ static void apply(sim *s, psd_effect *effect)
     }
 }
 
-/* Sends and notes first, in order; then the events that the step asked for, whose steps may not disturb them. */
+/* Sends and notes first, in order; then the events that the step asked for, whose steps may not disturb them.
+ */
 void sim_step(sim *s, psd_event *event)
 {
     psd_effects effects = {0};
@@ -252,7 +257,8 @@ void sim_advance(sim *s, psd_time_ns by)
     s->now = until;
 }
 
-/* --------------------------------------------------------------------------------------------------------- restart */
+/* ---------------------------------------------------------------------------------------------------------
+ * restart */
 
 /* All that a restart must bring back, as text. */
 static char *durable_state(sim *s, psd_core *core)

@@ -1,5 +1,5 @@
-/* The plan compiler and its checker: every random plan compiles, passes and moves the right bytes; every plan with one
- * fault is caught. */
+/* The plan compiler and its checker: every random plan compiles, passes and moves the right bytes; every plan
+ * with one fault is caught. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +17,11 @@ static psd_plan_steps compile(uint32_t ranks, psd_dtype dtype, int64_t count, in
 {
     char text[256] = "";
     psd_plan_steps plan;
-    psd_plan_inputs in = {.kind = PSD_PLAN_RING_SHIFT, .group = 1, .ranks = ranks, .dtype = dtype, .count = count,
+    psd_plan_inputs in = {.kind = PSD_PLAN_RING_SHIFT,
+                          .group = 1,
+                          .ranks = ranks,
+                          .dtype = dtype,
+                          .count = count,
                           .shift = shift};
     cr_assert_eq(psd_plan_compile(&in, &plan, text, sizeof(text)), PSD_OK, "%s", text);
     cr_assert_eq(psd_plan_check(&plan, text, sizeof(text)), PSD_OK, "%s", text);
@@ -100,7 +104,8 @@ PSD_TEST(core_plan, impossible_inputs_are_refused)
     }
 }
 
-/* ------------------------------------------------------------------------------------------------------- the checker */
+/* ------------------------------------------------------------------------------------------------------- the
+ * checker */
 
 typedef struct corruption {
     const char *what;
@@ -196,7 +201,8 @@ PSD_TEST(core_plan, every_corruption_is_caught)
         psd_plan_steps plan = compile(4, PSD_F32, 5000000, 1);
         cr_assert_eq(plan.rounds, 3);
         corruptions[i].apply(&plan);
-        cr_assert_eq(psd_plan_check(&plan, text, sizeof(text)), PSD_ERR_INTERNAL, "%s passed", corruptions[i].what);
+        cr_assert_eq(psd_plan_check(&plan, text, sizeof(text)), PSD_ERR_INTERNAL, "%s passed",
+                     corruptions[i].what);
         cr_assert_not_null(strstr(text, corruptions[i].said), "%s: \"%s\"", corruptions[i].what, text);
         free(plan.steps);
     }

@@ -1,4 +1,5 @@
-/* Details of the core that no golden trace shows: deadlines, what is journalled, entropy, hostile messages. */
+/* Details of the core that no golden trace shows: deadlines, what is journalled, entropy, hostile messages.
+ */
 #include <stdio.h>
 #include <string.h>
 
@@ -42,8 +43,9 @@ static void say(bench *b, psd_peer peer, psd_msg msg)
 
 static void hello(bench *b, psd_peer peer, int32_t world)
 {
-    psd_msg msg = {.type = PSD_MSG_HELLO, .u.hello = {.rank = -1, .world_min = world, .world_max = world,
-                                                      .role = "worker", .host = "h"}};
+    psd_msg msg = {
+        .type = PSD_MSG_HELLO,
+        .u.hello = {.rank = -1, .world_min = world, .world_max = world, .role = "worker", .host = "h"}};
     say(b, peer, msg);
 }
 
@@ -147,9 +149,10 @@ PSD_TEST(core_step, a_wrong_resume_token_is_refused)
 {
     bench b = begin(5000);
     hello(&b, 1, 1);
-    psd_msg msg = {.type = PSD_MSG_HELLO,
-                   .ident = {.job = "default", .name = "w1", .incarnation = 1},
-                   .u.hello = {.rank = -1, .world_min = 1, .world_max = 1, .role = "worker", .resume_token = 12345}};
+    psd_msg msg = {
+        .type = PSD_MSG_HELLO,
+        .ident = {.job = "default", .name = "w1", .incarnation = 1},
+        .u.hello = {.rank = -1, .world_min = 1, .world_max = 1, .role = "worker", .resume_token = 12345}};
     step(&b, (psd_event){.type = PSD_EVENT_MSG, .peer = 9, .msg = &msg});
     const psd_msg *refuse = sent(&b, PSD_MSG_REFUSE);
     cr_assert_not_null(refuse);
