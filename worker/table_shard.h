@@ -75,12 +75,21 @@ typedef struct table_shard {
     bool changed; /* since progress was told last */
 } table_shard;
 
+static inline shard_phase table_shard_phase(const table_shard *shard)
+{
+    return (shard_phase)atomic_load(&shard->phase);
+}
+
 /* Makes room for a table that psd assigns to this server. On failure nothing is left, and `why` says what was
  * needed. */
 psd_status table_shard_make(PSD_AT, psd_ctx *ctx, const psd_msg_table_open *assign, table_shard **out,
                             char *why, size_t why_bytes);
 /* May wait for the joining thread to end. Accepts NULL. */
 void table_shard_free(table_shard *shard);
+/* Begins to join the group, once every trainer is about to. */
+void table_shard_join(table_shard *shard);
+/* From here on the shard only waits to be freed; the other members learn it from the group. */
+void table_shard_fail(table_shard *shard, psd_status status, const char *why);
 /* This server leaves: breaks the table for all its members. */
 void table_shard_abandon(table_shard *shard);
 bool table_shard_may_free(const table_shard *shard); /* would table_shard_free not wait? */
