@@ -85,7 +85,7 @@ static void send_waiting(psd_core *core, const member *m)
     psd_msg *msg = send_to_member(core, m, PSD_MSG_WAITING);
     msg->u.waiting.have = (int32_t)m->job->have;
     msg->u.waiting.want = (int32_t)m->job->world;
-    job_waiting_text(m->job, msg->u.waiting.text, sizeof(msg->u.waiting.text));
+    job_waiting_text(m->job, true, msg->u.waiting.text, sizeof(msg->u.waiting.text));
 }
 
 /* A worker that psd knows, on a new connection or asking once more. Nothing changes but its connection; what

@@ -286,6 +286,7 @@ void jobs_form(psd_core *core, job *j)
  * missing */
 
 #define NAMED_MISSING 4
+#define BRIEF_RANKS   256 /* looked at for the text that each arrival gets */
 
 static void missing_text(job *j, uint32_t rank, char *out, size_t out_bytes)
 {
@@ -299,8 +300,9 @@ static void missing_text(job *j, uint32_t rank, char *out, size_t out_bytes)
 
 /* The ranks nobody has claimed, found from the lowest that may be free on, so that telling each arrival stays
  * cheap. */
-void job_waiting_text(job *j, char *out, size_t out_bytes)
+void job_waiting_text(job *j, bool brief, char *out, size_t out_bytes)
 {
+    uint32_t end = brief && j->world - j->lowest_free > BRIEF_RANKS ? j->lowest_free + BRIEF_RANKS : j->world;
     uint32_t missing = j->world - j->have;
     (void)snprintf(out, out_bytes, "have %u of %u", j->have, j->world);
     if (missing == 0)
@@ -310,8 +312,7 @@ void job_waiting_text(job *j, char *out, size_t out_bytes)
         return;
     }
     uint32_t named = 0;
-    for (uint32_t rank = j->lowest_free; rank < j->world && named < NAMED_MISSING && named < missing;
-         rank++) {
+    for (uint32_t rank = j->lowest_free; rank < end && named < NAMED_MISSING && named < missing; rank++) {
         if (j->ranks[rank] != NULL && member_is_live(j->ranks[rank]))
             continue;
         if (named == 0)
@@ -320,6 +321,8 @@ void job_waiting_text(job *j, char *out, size_t out_bytes)
         missing_text(j, rank, out, out_bytes);
         named++;
     }
+    if (named == 0)
+        j->lowest_free = end;
     if (named < missing)
-        psd_append(out, out_bytes, " and %u more", missing - named);
+        psd_append(out, out_bytes, named == 0 ? ", missing %u" : " and %u more", missing - named);
 }

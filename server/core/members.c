@@ -318,7 +318,7 @@ void members_timer(psd_core *core)
         psd_msg *msg = send_to(core, to_job(j), PSD_MSG_WAITING);
         msg->u.waiting.have = (int32_t)j->have;
         msg->u.waiting.want = (int32_t)j->world;
-        job_waiting_text(j, msg->u.waiting.text, sizeof(msg->u.waiting.text));
+        job_waiting_text(j, false, msg->u.waiting.text, sizeof(msg->u.waiting.text));
     }
 }
 

@@ -429,7 +429,8 @@ member *members_at(const job *j, uint32_t rank);                    /* the live 
 /* "rank 2 (worker w2 on host a, pid 7)". */
 void member_text(const member *m, char *out, size_t out_bytes);
 /* "have 3 of 4, missing rank 2 (never arrived)" */
-void job_waiting_text(job *j, char *out, size_t out_bytes);
+void job_waiting_text(job *j, bool brief, char *out,
+                      size_t out_bytes); /* brief: bounded work, may name fewer */
 
 /* -----------------------------------------------------------------------------------------------------
  * jobs.c */

@@ -85,7 +85,7 @@ static const char *job_text(psd_core *core, job *j)
         return j->stop_text;
     if (j->have == j->world)
         return "";
-    job_waiting_text(j, text, sizeof(text));
+    job_waiting_text(j, false, text, sizeof(text));
     return arena_text(core, "%s", text);
 }
 
