@@ -1,4 +1,5 @@
 /* Links between two contexts: coming up, streams, back-pressure, sleeping, death. */
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 
 #include "tests/lib/link_pair.h"
 #include "tests/lib/psd_test.h"
+#include "worker/backend/host/bell.h"
 
 static const char *const transports[] = {"shm", "tcp"};
 
@@ -406,4 +408,24 @@ PSD_TEST(link, no_room_for_a_bell_means_tcp)
     cr_assert(link_pair_open(&p, "auto"));
     cr_assert_not(host_link_is_shm(p.link[0]));
     link_pair_close(&p);
+}
+
+/* The peer of a link by hand: a bell that rings after the disarm is emptied by the next poll. */
+PSD_TEST(link, a_late_ring_does_not_stay)
+{
+    bell mine;
+    char why[PSD_MAX_TEXT];
+    uint64_t one = 1;
+    cr_assert_eq(bell_open(&mine, true, why, sizeof why), PSD_OK);
+    struct pollfd rung = {.fd = mine.event_fd, .events = POLLIN};
+    bell_arm(&mine);
+    bell_wake(&mine);
+    bell_silence(&mine);
+    cr_assert_eq(poll(&rung, 1, 0), 1, "it wakes until the sleeper is up");
+    bell_disarm(&mine);
+    cr_assert_eq(poll(&rung, 1, 0), 0);
+    cr_assert_eq(write(mine.event_fd, &one, sizeof one), (ssize_t)sizeof one);
+    bell_silence(&mine);
+    cr_assert_eq(poll(&rung, 1, 0), 0);
+    bell_close(&mine);
 }

@@ -87,14 +87,21 @@ void bell_arm(bell *b)
     atomic_thread_fence(memory_order_seq_cst);
 }
 
-void bell_disarm(bell *b)
+void bell_silence(bell *b)
 {
     uint64_t count;
+    if (b->sleepers > 0)
+        return;
+    if (read(b->event_fd, &count, sizeof count) < 0 && errno != EAGAIN && errno != EINTR)
+        return; /* an eventfd has no other errors; a wake-up too many at worst */
+}
+
+void bell_disarm(bell *b)
+{
     if (--b->sleepers > 0)
         return;
     atomic_store_explicit(&b->page->armed, 0, memory_order_relaxed);
-    if (read(b->event_fd, &count, sizeof count) < 0 && errno != EAGAIN && errno != EINTR)
-        return; /* an eventfd has no other errors; a wake-up too many at worst */
+    bell_silence(b);
 }
 
 void bell_wake(bell *b)

@@ -42,6 +42,8 @@ void bell_close(bell *b);
 void bell_arm(bell *b);
 /* The last sleeper empties the eventfd: until then it wakes every other one. */
 void bell_disarm(bell *b);
+/* Empties the eventfd if nobody sleeps: a peer may have rung just too late. */
+void bell_silence(bell *b);
 /* Any thread. */
 void bell_wake(bell *b);
 

@@ -187,7 +187,8 @@ static bool dispatch(host_net *net, const struct epoll_event *event, psd_time_ns
         link = from->owner;
         return link->dial ? connect_event(link, event->events, now) : link_event(link, event->events);
     case SOURCE_BELL:
-        break; /* emptied by bell_disarm: until then it must wake every sleeper */
+        bell_silence(&net->bell);
+        break;
     }
     return false;
 }
