@@ -149,10 +149,8 @@ static void compare_labelled(hgroup *g, const frame *f, const char *label)
     char text[PSD_MAX_TEXT];
     const past_op *mine = find_past(g, f->ordinal);
     fingerprint theirs = fingerprint_in(f);
-    if (mine == NULL) {
-        break_long_ago(g, f);
-        return;
-    }
+    if (mine == NULL)
+        return; /* its messages are on their way, or it finds out by itself that they do not come */
     if (f->other != 0)
         format_cell(g, f, g->rank, (int32_t)f->source, mine->label, label, f->bytes, f->word, text,
                     sizeof(text));

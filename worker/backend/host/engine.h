@@ -28,11 +28,11 @@
 
 #define ENGINE_CREDIT     (2u << 20) /* eager bytes, headers counted, that a peer may have unconsumed here */
 #define ENGINE_CHAN       256u       /* channel messages that a peer may have unconsumed here */
-#define ENGINE_COLL_EAGER (64u << 10)
-#define ENGINE_COPY_SLICE (1u << 20) /* bytes of one single-copy read under the lock */
-#define ENGINE_READ_SLICE (1u << 20) /* bytes read from one link before the next has its turn */
-#define ENGINE_COLL_PAST  256u       /* collectives of a group that are remembered */
-#define ENGINE_P2P_PAST   64u        /* sends of a group that are remembered */
+#define ENGINE_COLL_EAGER (256u << 10) /* a chunk of a schedule, so that rounds need no rendezvous */
+#define ENGINE_COPY_SLICE (1u << 20)   /* bytes of one single-copy read under the lock */
+#define ENGINE_READ_SLICE (1u << 20)   /* bytes read from one link before the next has its turn */
+#define ENGINE_COLL_PAST  256u         /* collectives of a group that are remembered */
+#define ENGINE_P2P_PAST   64u          /* sends of a group that are remembered */
 #define ENGINE_NOTICE_NS                                                                                     \
     (100 * PSD_NS_PER_MS) /* a collective this old tells the peers it waits for what it is */
 #define ENGINE_NOTICE_AGAIN_NS PSD_NS_PER_S

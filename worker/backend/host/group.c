@@ -127,9 +127,16 @@ static hgroup *group_new(engine *e, const psd_group_desc *desc)
 
 static bool desc_is_legal(const psd_group_desc *desc)
 {
-    return desc->size >= 1 && desc->size <= PSD_MAX_WORLD && desc->rank >= 0 && desc->rank < desc->size &&
-           desc->members != NULL && desc->token_bytes <= PSD_MAX_TOKEN &&
-           (desc->token_bytes == 0 || desc->token != NULL) && (desc->size == 1 || desc->addresses != NULL);
+    bool has_ranks =
+        desc->size >= 1 && desc->size <= PSD_MAX_WORLD && desc->rank >= 0 && desc->rank < desc->size;
+    bool has_token = desc->token_bytes <= PSD_MAX_TOKEN && (desc->token_bytes == 0 || desc->token != NULL);
+    if (!has_ranks || !has_token || desc->members == NULL || (desc->size > 1 && desc->addresses == NULL))
+        return false;
+    for (int32_t i = 0; i < desc->size; i++) {
+        if (desc->members[i] >= PSD_MAX_WORLD)
+            return false;
+    }
+    return true;
 }
 
 static void send_ping(hgroup *g, peer *p)

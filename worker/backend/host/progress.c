@@ -174,12 +174,10 @@ psd_status progress_wait(engine *e, bool (*is_met)(void *), void *arg, psd_time_
     e->waiters++;
     if (e->progress == PROGRESS_DRIVING && e->driver_is_asleep)
         host_net_wake(e->net);
-    while (!is_met(arg)) {
-        if (s.since != 0 || !drives || deadline != PSD_NEVER) {
-            if (psd_now_ns() >= deadline) {
-                status = PSD_ERR_TIMEOUT;
-                break;
-            }
+    for (bool has_looked = false; !is_met(arg); has_looked = true) {
+        if (has_looked && deadline != PSD_NEVER && psd_now_ns() >= deadline) {
+            status = PSD_ERR_TIMEOUT;
+            break;
         }
         if (!e->has_driver) {
             e->has_driver = true;
