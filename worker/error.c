@@ -25,7 +25,7 @@ static const char *site_tail(const char *file)
     return slash != NULL ? slash + 1 : file;
 }
 
-psd_status psd_error_set(const char *file, int line, psd_status status, const char *format, ...)
+int psd_error_write(const char *file, int line, const char *format, ...)
 {
     /* Made aside first: an argument may be psd_last_error() itself. */
     char text[PSD_ERROR_BYTES];
@@ -37,5 +37,5 @@ psd_status psd_error_set(const char *file, int line, psd_status status, const ch
     vsnprintf(text + used, sizeof text - (size_t)used, format, args);
     va_end(args);
     memcpy(last_error, text, sizeof text);
-    return status;
+    return used;
 }

@@ -7,11 +7,21 @@
 
 #define PSD_ERROR_BYTES 2048 /* longer sentences are cut */
 
-/* Records "file:line: <sentence>" as this thread's last error and returns `status`, so that a check can be
+/* Records "file:line: <sentence>" as this thread's last error and gives `status` back, so that a check can be
  * written as `return psd_error_set(file, line, PSD_ERR_INVAL, "psd_send: dst is %d; ...", dst);`. The
  * sentence begins with the name of the public function. A NULL file leaves the place out; an absolute path is
  * cut to its tail. */
-psd_status psd_error_set(const char *file, int line, psd_status status, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
+#define psd_error_set(file, line, status, ...)                                                               \
+    psd_error_pass(status, psd_error_write(file, line, __VA_ARGS__))
+
+/* The macro's parts. That the status comes back unchanged is visible to compilers and analysers. */
+int psd_error_write(const char *file, int line, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static inline psd_status psd_error_pass(psd_status status, int written)
+{
+    (void)written;
+    return status;
+}
 
 #endif

@@ -11,7 +11,7 @@
 #define ABORT_WAIT_MS 10000 /* for a backend to end what was aborted */
 #define LABEL_BYTES   160
 
-psd_status op_error_set(const op_call *call, psd_status status, const char *format, ...)
+int op_error_write(const op_call *call, const char *format, ...)
 {
     char sentence[PSD_ERROR_BYTES];
     va_list args;
@@ -19,9 +19,8 @@ psd_status op_error_set(const op_call *call, psd_status status, const char *form
     vsnprintf(sentence, sizeof sentence, format, args);
     va_end(args);
     if (call->item >= 0)
-        return psd_error_set(call->file, call->line, status, "%s: ops[%d]: %s", call->verb, call->item,
-                             sentence);
-    return psd_error_set(call->file, call->line, status, "%s: %s", call->verb, sentence);
+        return psd_error_write(call->file, call->line, "%s: ops[%d]: %s", call->verb, call->item, sentence);
+    return psd_error_write(call->file, call->line, "%s: %s", call->verb, sentence);
 }
 
 static psd_status take_opts(op_call *call)
@@ -71,7 +70,7 @@ static char *put(char *at, const char *end, const char *text)
  * operation. */
 static void make_label(const op_call *call, char *out)
 {
-    const char *end = out + LABEL_BYTES - 16;
+    const char *end = out + (LABEL_BYTES - 16);
     char *at = put(out, end, psd_op_name(call->op.kind));
     if (call->named != NULL && call->named->name != NULL) {
         at = put(at, end, " \"");

@@ -47,10 +47,9 @@ typedef struct op_call {
         .op = {.kind = kind_}, .item = -1, .peer = -1, .async = true, .work = work                           \
     }
 
-/* The call's error: "file:line: verb: <sentence>". */
-#define op_error(call, status, ...) op_error_set(call, status, __VA_ARGS__)
-psd_status op_error_set(const op_call *call, psd_status status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+/* The call's error, "file:line: verb: <sentence>"; gives `status` back. */
+#define op_error(call, status, ...) psd_error_pass(status, op_error_write(call, __VA_ARGS__))
+int op_error_write(const op_call *call, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 psd_status op_open(op_call *call);
 psd_status op_close(op_call *call, psd_status status);

@@ -85,6 +85,8 @@ static void name_holders(const psd_pool *pool, char *out, size_t out_bytes)
             if (!seen && (largest == NULL || b->bytes > largest->bytes))
                 largest = b;
         }
+        if (largest == NULL)
+            break;
         char size[32];
         psd_append(out, out_bytes, "%s\"%s\" (%s, %s)", count > 0 ? ", " : "", largest->name,
                    psd_format_bytes((int64_t)largest->bytes, size, sizeof size), largest->site);

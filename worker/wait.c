@@ -165,17 +165,6 @@ psd_status psd_test_at(PSD_AT, psd_ctx *ctx, psd_work work, bool *done)
 /* --------------------------------------------------------------------------------------------------------
  * several */
 
-/* The works of one waitall or waitany, claimed. */
-typedef struct many {
-    psd_work_slot **slots; /* NULL: could not be claimed, see errors */
-    psd_request **requests;
-    uint64_t *seqs;
-    psd_status *errors;
-    void *memory; /* NULL: the arrays are the caller's */
-    int32_t count;
-    int32_t claimed;
-} many;
-
 typedef struct few {
     psd_work_slot *slots[FEW];
     psd_request *requests[FEW];
@@ -183,19 +172,31 @@ typedef struct few {
     psd_status errors[FEW];
 } few;
 
-static bool make_room(many *m, few *space, int32_t count)
+/* The works of one waitall or waitany, claimed. */
+typedef struct many {
+    psd_work_slot **slots; /* NULL: could not be claimed, see errors */
+    psd_request **requests;
+    uint64_t *seqs;
+    psd_status *errors;
+    few space;    /* where the arrays are when they are short */
+    void *memory; /* else; NULL */
+    int32_t count;
+    int32_t claimed;
+} many;
+
+static bool make_room(many *m, int32_t count)
 {
     size_t n = (size_t)count;
     m->count = count;
     m->claimed = 0;
     m->memory = NULL;
-    m->slots = space->slots;
-    m->requests = space->requests;
-    m->seqs = space->seqs;
-    m->errors = space->errors;
+    m->slots = m->space.slots;
+    m->requests = m->space.requests;
+    m->seqs = m->space.seqs;
+    m->errors = m->space.errors;
     if (count <= FEW)
         return true;
-    m->memory = calloc(n, sizeof *m->slots + sizeof *m->requests + sizeof *m->seqs + sizeof *m->errors);
+    m->memory = calloc(n, 2 * sizeof(void *) + sizeof(uint64_t) + sizeof(psd_status));
     if (m->memory == NULL)
         return false;
     m->slots = m->memory;
@@ -216,7 +217,7 @@ static psd_time_ns latest_deadline(const many *m, int64_t timeout_ms)
 }
 
 static psd_status begin_many(PSD_AT, const char *verb, psd_ctx *ctx, const psd_work *works, int32_t count,
-                             few *space, many *m)
+                             many *m)
 {
     psd_status status = psd_ctx_check(file, line, verb, ctx);
     if (status != PSD_OK)
@@ -224,7 +225,7 @@ static psd_status begin_many(PSD_AT, const char *verb, psd_ctx *ctx, const psd_w
     if (count < 0 || (works == NULL && count > 0))
         return psd_error_set(file, line, PSD_ERR_INVAL, "%s: %s; give a list of works and its length", verb,
                              count < 0 ? "count is negative" : "works is NULL");
-    if (!make_room(m, space, count))
+    if (!make_room(m, count))
         return psd_error_set(file, line, PSD_ERR_NOMEM, "%s: out of memory for %d works", verb, count);
     for (int32_t i = 0; i < count; i++) {
         m->slots[i] = NULL;
@@ -259,9 +260,8 @@ static psd_status end_of_all(PSD_AT, psd_ctx *ctx, const psd_work *works, many *
 
 psd_status psd_waitall_at(PSD_AT, psd_ctx *ctx, const psd_work *works, int32_t count, int64_t timeout_ms)
 {
-    few space;
     many m;
-    psd_status first = begin_many(file, line, "psd_waitall", ctx, works, count, &space, &m);
+    psd_status first = begin_many(file, line, "psd_waitall", ctx, works, count, &m);
     if (first != PSD_OK)
         return first;
     psd_time_ns begun = psd_now_ns();
@@ -296,7 +296,7 @@ static psd_status end_of_any(PSD_AT, psd_ctx *ctx, many *m, int32_t *index, psd_
         unfinished = slot;
         work_unclaim(slot);
     }
-    if (status == PSD_INPROGRESS)
+    if (status == PSD_INPROGRESS && unfinished != NULL)
         status = explain_timeout(file, line, verb, unfinished, waited);
     return status;
 }
@@ -305,11 +305,10 @@ psd_status psd_waitany_at(PSD_AT, psd_ctx *ctx, const psd_work *works, int32_t c
                           int32_t *index)
 {
     static const char verb[] = "psd_waitany";
-    few space;
     many m;
     if (index == NULL)
         return psd_error_set(file, line, PSD_ERR_INVAL, "%s: index is NULL", verb);
-    psd_status status = begin_many(file, line, verb, ctx, works, count, &space, &m);
+    psd_status status = begin_many(file, line, verb, ctx, works, count, &m);
     if (status != PSD_OK)
         return status;
     psd_time_ns begun = psd_now_ns();
