@@ -89,8 +89,9 @@ psd_time_ns psd_ctx_deadline(const psd_ctx *ctx, int64_t timeout_ms)
 void psd_ctx_note_error(psd_ctx *ctx, psd_status status)
 {
     int none = PSD_OK;
-    if (status == PSD_ERR_STOPPED)
-        return; /* nothing broke: the job was asked to end */
+    /* A call's own mistake breaks nothing, nor does a job that was asked to end. */
+    if (status > PSD_ERR_PEER_FAILED || status == PSD_ERR_STOPPED)
+        return;
     atomic_compare_exchange_strong(&ctx->sticky, &none, (int)status);
 }
 

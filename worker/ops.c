@@ -137,8 +137,9 @@ static psd_status start(op_call *call, psd_request **request, uint64_t *record)
         return PSD_OK;
     char text[PSD_MAX_TEXT];
     psd_record_end(&call->ctx->recorder, *record, status, call->peer, 0);
+    psd_ctx_note_error(call->ctx, status);
     if (psd_group_broken(group, text, sizeof text) != PSD_OK)
-        return op_error(call, status, "group %u is broken: %s", group->id, text);
+        return op_error(call, status, "its group is broken: %s", text);
     return op_error(call, status, "backend %s could not start it: %s", group->ops->name,
                     psd_status_text(status));
 }
@@ -191,9 +192,10 @@ static psd_status run_to_end(op_call *call, psd_request *request, uint64_t recor
                         ctx->ops->name);
     psd_record_end(&ctx->recorder, record, status, call->peer >= 0 ? call->peer : result.source,
                    result.ordinal);
-    if (status != PSD_OK)
+    if (status != PSD_OK) {
         op_error(call, status, "%s", ctx->ops->request_text(request));
-    else if (call->info != NULL) {
+        psd_ctx_note_error(ctx, status);
+    } else if (call->info != NULL) {
         call->info->source = result.source;
         call->info->tag = result.tag;
     }

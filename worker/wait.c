@@ -58,6 +58,8 @@ static psd_status end_work(PSD_AT, const char *verb, psd_ctx *ctx, psd_work_slot
         psd_error_set(file, line, status, "%s: %s: %s", verb, describe(slot, what, sizeof what),
                       ctx->ops->request_text(slot->request));
     }
+    if (status != PSD_OK)
+        psd_ctx_note_error(ctx, status);
     work_end(ctx, slot, result);
     return status;
 }
