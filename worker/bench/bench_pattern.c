@@ -57,6 +57,16 @@ static int64_t input_value(psd_redop redop, int32_t rank, int64_t place)
     return ((int64_t)rank * 3 + place * 5 + place / 31) % 4;
 }
 
+/* Sums wrap before they are divided; three per rank fit in the wider types. */
+static int64_t integer_average(psd_dtype dtype, int64_t sum, int32_t n)
+{
+    if (dtype == PSD_I8)
+        sum = ((sum + 128) & 0xff) - 128;
+    if (dtype == PSD_U8)
+        sum &= 0xff;
+    return sum / n;
+}
+
 /* The reduction of all ranks' values at a place; integers wrap when they are encoded. */
 static double reduced_value(const bench_run *run, int64_t place)
 {
@@ -93,12 +103,7 @@ static double reduced_value(const bench_run *run, int64_t place)
         return (double)a;
     if (!psd_dtype_is_integer(run->args->dtype))
         return (double)a / run->ranks;
-    if (run->args->dtype ==
-        PSD_I8) /* sums wrap before they are divided; three per rank fit in the wider types */
-        a = (int8_t)a;
-    if (run->args->dtype == PSD_U8)
-        a = (uint8_t)a;
-    return (double)(a / run->ranks);
+    return (double)integer_average(run->args->dtype, a, run->ranks);
 }
 
 /* One period, `start` elements into the pattern; rank -1 is the reduction of all. */
