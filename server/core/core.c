@@ -65,15 +65,16 @@ static bool same_ident(const member *m, const psd_ident *ident)
 }
 
 /* An unknown connection, or one that speaks for somebody else. A BYE that is sent again because its answer
- * was lost is answered once more; all else must say HELLO first. */
+ * was lost is answered once more; all else must say HELLO first. RESYNC answers no request: the request is
+ * still open, and comes again after the HELLO. */
 static void answer_stranger(psd_core *core, psd_peer peer, const psd_msg *msg)
 {
     const member *m = members_find(core, &msg->ident);
     bool left = m != NULL && m->state == MEMBER_LEFT && m->incarnation == msg->ident.incarnation;
-    psd_msg *answer =
-        send_to_peer(core, peer, left && msg->type == PSD_MSG_BYE ? PSD_MSG_BYE_ACK : PSD_MSG_RESYNC);
+    bool acknowledge = left && msg->type == PSD_MSG_BYE;
+    psd_msg *answer = send_to_peer(core, peer, acknowledge ? PSD_MSG_BYE_ACK : PSD_MSG_RESYNC);
     answer->ident = msg->ident;
-    answer->request = msg->request;
+    answer->request = acknowledge ? msg->request : 0;
     core->dropped++;
 }
 
@@ -91,6 +92,7 @@ static void step_member_msg(psd_core *core, const psd_event *event)
         refuse_peer(core, event->peer, msg, PSD_ERR_PROTOCOL, "psd takes no message of type %d from a worker",
                     (int)msg->type);
     } else if (m->state == MEMBER_WAITING && msg->type != PSD_MSG_HEARTBEAT && msg->type != PSD_MSG_BYE) {
+        core->dropped++;
         refuse_peer(core, event->peer, msg, PSD_ERR_REFUSED,
                     "the world of job %s is not complete yet: wait for WELCOME", m->job->name);
     } else {

@@ -135,9 +135,12 @@ void note_add(psd_core *core, const job *j, int32_t rank, psd_note_level level, 
     memcpy(slot->job, effect->job, sizeof(slot->job));
 }
 
+/* Only a request or a HELLO can be refused: without a request, REFUSE means the worker itself. */
 void refuse_peer(psd_core *core, psd_peer peer, const psd_msg *asked, psd_status status, const char *format,
                  ...)
 {
+    if (asked->request == 0 && asked->type != PSD_MSG_HELLO)
+        return;
     psd_msg *msg = send_to_peer(core, peer, PSD_MSG_REFUSE);
     msg->ident = asked->ident;
     msg->request = asked->request;

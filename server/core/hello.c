@@ -70,10 +70,9 @@ void members_fill_welcome(const psd_core *core, const job *j, psd_msg_welcome *o
     out->heartbeat_ms = core->config.heartbeat_ms;
 }
 
-static void send_welcome(psd_core *core, const member *m, uint64_t request, uint32_t world_group)
+static void send_welcome(psd_core *core, const member *m, uint32_t world_group)
 {
     psd_msg *msg = send_to_member(core, m, PSD_MSG_WELCOME);
-    msg->request = request;
     members_fill_welcome(core, m->job, &msg->u.welcome);
     msg->u.welcome.world_group = world_group;
     msg->u.welcome.rank = m->rank;
@@ -109,7 +108,7 @@ static void hello_again(psd_core *core, member *m, const psd_event *event)
         send_waiting(core, m);
         return;
     }
-    send_welcome(core, m, msg->request, m->in_world_group ? m->job->world_group : 0);
+    send_welcome(core, m, m->in_world_group ? m->job->world_group : 0);
     groups_resume(core, m);
     plans_resume(core, m);
     tables_resume(core, m);
@@ -250,7 +249,7 @@ static void join_running(psd_core *core, member *m)
     member_text(m, who, sizeof(who));
     note_add(core, j, m->rank, PSD_NOTE_INFO, "%s joined the running job; epoch %llu", who,
              (unsigned long long)j->epoch);
-    send_welcome(core, m, 0, 0);
+    send_welcome(core, m, 0);
 }
 
 static void hello_admit(psd_core *core, const psd_event *event, member *former)

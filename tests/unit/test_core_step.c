@@ -196,6 +196,19 @@ PSD_TEST(core_step, worlds_over_the_limit_are_refused_and_ended_ones_give_back)
     end(&b);
 }
 
+/* The worker would take RESYNC for the answer to its request, and give up. */
+PSD_TEST(core_step, resync_answers_no_request)
+{
+    bench b = begin(5000);
+    hello(&b, 1, 1);
+    step(&b, (psd_event){.type = PSD_EVENT_RESTART});
+    say(&b, 1, (psd_msg){.type = PSD_MSG_BYE, .request = 8});
+    const psd_msg *resync = sent(&b, PSD_MSG_RESYNC);
+    cr_assert_not_null(resync);
+    cr_assert_eq(resync->request, 0);
+    end(&b);
+}
+
 PSD_TEST(core_step, a_bye_that_is_sent_again_is_acknowledged_again)
 {
     bench b = begin(5000);
