@@ -44,7 +44,6 @@ static void engine_init(engine *e, const psd_backend_config *config)
     list_init(&e->copies);
     list_init(&e->early_pings);
     list_init(&e->inbox);
-    list_init(&e->free_requests);
     list_init(&e->free_xfers);
     blocks_init(&e->pool, POOL_LIMIT);
     e->next_timer = PSD_NEVER;
@@ -104,8 +103,6 @@ static bool output_is_out(void *arg)
 static void free_records(engine *e)
 {
     list *node;
-    while ((node = list_take(&e->free_requests)) != NULL)
-        free(LIST_ENTRY(node, psd_request, node));
     for (uint32_t i = 0; i < e->xfer_count; i++)
         free(e->xfers[i]);
     free(e->xfers);
@@ -134,10 +131,15 @@ void engine_close(engine *e)
 
 hgroup *engine_group(engine *e, uint32_t id)
 {
+    hgroup **cached = &e->group_cache[id % ENGINE_GROUP_CACHE];
+    if (*cached != NULL && (*cached)->id == id)
+        return *cached;
     for (list *node = e->groups.next; node != &e->groups; node = node->next) {
         hgroup *g = LIST_ENTRY(node, hgroup, node);
-        if (g->id == id)
-            return g;
+        if (g->id != id)
+            continue;
+        *cached = g;
+        return g;
     }
     return NULL;
 }

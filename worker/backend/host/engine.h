@@ -36,6 +36,7 @@
 #define ENGINE_NOTICE_NS                                                                                     \
     (100 * PSD_NS_PER_MS) /* a collective this old tells the peers it waits for what it is */
 #define ENGINE_NOTICE_AGAIN_NS PSD_NS_PER_S
+#define ENGINE_GROUP_CACHE     64u
 #define ENGINE_TOKEN           16u
 
 typedef struct psd_backend engine;
@@ -252,13 +253,13 @@ struct psd_backend {
     void *owner;
     list peers;
     list groups;
-    list active; /* requests */
+    hgroup *group_cache[ENGINE_GROUP_CACHE]; /* by id; entries may be NULL */
+    list active;                             /* requests */
     list ready;
     list copies; /* receives that copy: single copy and from oneself */
     list early_pings;
     list inbox;
     blocks pool;
-    list free_requests;
     list free_xfers;
     bool has_broken; /* peers or groups that are not settled */
     bool may_drop;   /* broken peers that perhaps no group has */

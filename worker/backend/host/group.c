@@ -75,6 +75,9 @@ static void group_free(hgroup *g)
 {
     engine *e = g->engine;
     list_remove(&g->node);
+    hgroup **cached = &e->group_cache[g->id % ENGINE_GROUP_CACHE];
+    if (*cached == g)
+        *cached = NULL;
     for (int32_t i = 0; g->member != NULL && i < g->size; i++) {
         if (g->member[i].link != NULL)
             host_link_put(e->net, &g->member[i].link);

@@ -128,6 +128,8 @@ static psd_status start(psd_backend_group *g, const psd_op *op, psd_request **ou
     engine_lock(e);
     (void)engine_poll(e, false); /* news of the group first: it may be broken */
     psd_status status = g->status;
+    if (status == PSD_OK && !g->is_ready)
+        status = PSD_AGAIN; /* a member that has not opened it would throw the messages away */
     if (status == PSD_OK) {
         bool is_p2p = op->kind == PSD_OP_SEND || op->kind == PSD_OP_RECV || op->kind == PSD_OP_BATCH;
         status = is_p2p ? p2p_start(g, op, out) : coll_run_start(g, op, out);

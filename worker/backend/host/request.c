@@ -13,8 +13,7 @@
 psd_request *request_get(hgroup *g, const psd_op *op)
 {
     engine *e = g->engine;
-    list *node = list_take(&e->free_requests);
-    psd_request *r = node != NULL ? LIST_ENTRY(node, psd_request, node) : malloc(sizeof(*r));
+    psd_request *r = blocks_get(&e->pool, sizeof(*r));
     if (r == NULL)
         return NULL;
     memset(r, 0, sizeof(*r));
@@ -38,7 +37,7 @@ void request_put(engine *e, psd_request *r)
 {
     if (r->is_coll)
         coll_run_release(e, r);
-    list_append(&e->free_requests, &r->node);
+    blocks_put(&e->pool, r, sizeof(*r));
 }
 
 void request_activate(psd_request *r, psd_time_ns deadline)
