@@ -65,7 +65,8 @@ PSD_API const char *psd_last_error(void);
 typedef struct psd_ctx psd_ctx;
 
 /* How to join. Zero-initialise, set `size`, set what you need; a NULL, 0 or unset field is taken from the
- * environment, then from the default. psd_config_init() does the first two steps. */
+ * environment, then from the default. psd_config_init() does the first two steps, and sets rank -1 (a rank of 0 asks
+ * for rank 0). */
 typedef struct psd_config {
     size_t size; /* sizeof(psd_config) */
     const char
