@@ -17,7 +17,7 @@
  * Threads. Any thread may use any context, and several may use one at the same time, with two rules: all
  * ranks start the collectives of one group in the same order (so two threads must not race to start them),
  * and one work is waited for by one thread at a time. psd_finalize() is called once, when no other thread
- * uses the context.
+ * uses the context. A child of fork() cannot use its parent's context: every call on it is PSD_ERR_INVAL.
  *
  * Ownership. A buffer given to an operation is borrowed until the operation completes: a send buffer must not
  * be written, a receive buffer neither read nor written. The psd_tensor struct itself is copied and may go at
@@ -50,8 +50,7 @@ extern "C" {
 #define PSD_HERE __FILE__, __LINE__
 #define PSD_AT   const char *file, int line
 
-/* ------------------------------------------------------------------------------------------- statuses,
- * version */
+/* ------------------------------------------------------------------------------- statuses, version */
 
 PSD_API const char *psd_version(void);                  /* "0.1.0" */
 PSD_API const char *psd_status_text(psd_status status); /* a short sentence for any status; never NULL */
@@ -59,14 +58,13 @@ PSD_API const char *psd_status_text(psd_status status); /* a short sentence for 
  * failing call. */
 PSD_API const char *psd_last_error(void);
 
-/* ------------------------------------------------------------------------------------------------------
- * context */
+/* ----------------------------------------------------------------------------------------- context */
 
 typedef struct psd_ctx psd_ctx;
 
 /* How to join. Zero-initialise, set `size`, set what you need; a NULL, 0 or unset field is taken from the
- * environment, then from the default. psd_config_init() does the first two steps, and sets rank -1 (a rank of 0 asks
- * for rank 0). */
+ * environment, then from the default. psd_config_init() does the first two steps, and sets rank -1 (a rank of
+ * 0 asks for rank 0). */
 typedef struct psd_config {
     size_t size; /* sizeof(psd_config) */
     const char
@@ -91,8 +89,9 @@ PSD_API psd_status psd_init_at(PSD_AT, const psd_config *config, psd_ctx **ctx);
 #define psd_init(...) psd_init_at(PSD_HERE, __VA_ARGS__)
 
 /* Leaves the job, tells what was never freed or waited for, and sets *ctx to NULL. Accepts a NULL context.
- * All memory of psd_tensor_alloc is freed. Returns the first sticky error of the context, the context is gone
- * anyway. */
+ * All memory of psd_tensor_alloc is freed. Operations still in flight get 2 s to end, then their group is
+ * aborted. Returns the first error that broke a group or the context, which is gone anyway; a stop by psctl
+ * is no error. */
 PSD_API psd_status psd_finalize_at(PSD_AT, psd_ctx **ctx);
 #define psd_finalize(...) psd_finalize_at(PSD_HERE, __VA_ARGS__)
 
@@ -102,8 +101,7 @@ PSD_API int32_t
 psd_local_rank(const psd_ctx *ctx); /* among the ranks that psrun or the launcher put on this host */
 PSD_API const char *psd_backend_name(const psd_ctx *ctx);
 
-/* -------------------------------------------------------------------------------------------------------
- * groups */
+/* ------------------------------------------------------------------------------------------ groups */
 
 /* A group is an ordered set of ranks of the world. Handles are values; use after destroy gives PSD_ERR_STALE.
  */
@@ -151,8 +149,7 @@ PSD_API psd_status psd_group_size(psd_ctx *ctx, psd_group group, int32_t *size);
 PSD_API psd_status psd_group_world_rank(psd_ctx *ctx, psd_group group, int32_t group_rank,
                                         int32_t *world_rank);
 
-/* ------------------------------------------------------------------------------------------------------
- * tensors */
+/* ----------------------------------------------------------------------------------------- tensors */
 
 typedef enum psd_device_kind {
     PSD_DEVICE_HOST = 0,
@@ -186,8 +183,7 @@ PSD_API psd_status psd_tensor_free_at(PSD_AT, psd_ctx *ctx,
                                       psd_tensor *tensor); /* sets data to NULL; NULL data is fine */
 #define psd_tensor_free(...) psd_tensor_free_at(PSD_HERE, __VA_ARGS__)
 
-/* ---------------------------------------------------------------------------------------------------
- * operations */
+/* -------------------------------------------------------------------------------------- operations */
 
 #define PSD_ANY_SOURCE (-1)
 #define PSD_ANY_TAG    (-1)
@@ -343,8 +339,7 @@ PSD_API psd_status psd_all_reduce_coalesced_at(PSD_AT, psd_ctx *ctx, psd_group g
                                                const psd_opts *opts);
 #define psd_all_reduce_coalesced(...) psd_all_reduce_coalesced_at(PSD_HERE, __VA_ARGS__)
 
-/* ------------------------------------------------------------------------------------------------------
- * waiting */
+/* ----------------------------------------------------------------------------------------- waiting */
 
 /* wait: makes the operation's stream wait for this operation; the host waits only until it is queued.
  * synchronize: makes the host wait for the data. On host memory the two are the same. The timeout ends the
@@ -371,8 +366,7 @@ PSD_API psd_status psd_wait_recv_at(PSD_AT, psd_ctx *ctx, psd_work work, int64_t
 #define psd_waitany(...)     psd_waitany_at(PSD_HERE, __VA_ARGS__)
 #define psd_wait_recv(...)   psd_wait_recv_at(PSD_HERE, __VA_ARGS__)
 
-/* --------------------------------------------------------------------------------------------------------
- * plans */
+/* ------------------------------------------------------------------------------------------- plans */
 
 /* A plan is a transfer that the coordinator compiles once and the ranks of a group run many times: rounds of
  * point-to-point steps that cannot deadlock. All ranks agree on its hash before the first byte moves. */
@@ -393,8 +387,7 @@ PSD_API psd_status psd_plan_destroy_at(PSD_AT, psd_ctx *ctx, psd_plan plan);
 #define psd_plan_run(...)        psd_plan_run_at(PSD_HERE, __VA_ARGS__)
 #define psd_plan_destroy(...)    psd_plan_destroy_at(PSD_HERE, __VA_ARGS__)
 
-/* -------------------------------------------------------------------------------------------------------
- * tables */
+/* ------------------------------------------------------------------------------------------ tables */
 
 /* A table is a set of named parameters whose shards live on the ranks of role `server` (psworker --role
  * server), cut evenly. Trainers push gradients and pull parameters. Mode BSP: clock t is applied once every
