@@ -156,7 +156,7 @@ static job *job_start(psd_core *core, job **place, const psd_msg *msg)
 {
     const psd_msg_hello *hello = &msg->u.hello;
     job *j = core_calloc(core, 1, sizeof(*j));
-    member **ranks = core_calloc(core, (size_t)hello->world_min, sizeof(*ranks));
+    member **ranks = core_calloc(core, (size_t)hello->world_min, sizeof(member *));
     if (j == NULL || ranks == NULL) {
         free(j);
         free(ranks);

@@ -60,7 +60,7 @@ psd_status psd_plan_compile(const psd_plan_inputs *in, psd_plan_steps *out, char
     psd_step *steps = malloc((rounds * ranks + 1) * sizeof(*steps));
     if (steps == NULL) {
         (void)snprintf(text, text_bytes, "no memory for a plan of %llu steps",
-                       (unsigned long long)(rounds * ranks));
+                       (unsigned long long)rounds * ranks);
         return PSD_ERR_NOMEM;
     }
     uint64_t count = 0;
