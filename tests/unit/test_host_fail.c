@@ -22,8 +22,7 @@ static int run_on(int32_t size, const char *transport, int64_t eager_limit, host
     return host_ranks_run(&all);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * collectives that differ */
+/* ------------------------------------------------------------------------ collectives that differ */
 
 typedef struct disagreement {
     psd_op all;           /* what all ranks call */
@@ -186,8 +185,7 @@ PSD_TEST(host_fail, splits_that_do_not_fit_name_the_cell)
     check_disagreement(3, &d);
 }
 
-/* ------------------------------------------------------------------------------------------------ messages
- * that differ */
+/* ------------------------------------------------------------------------ messages that differ */
 
 typedef struct p2p_case {
     psd_dtype dtype;
@@ -252,8 +250,7 @@ PSD_TEST(host_fail, a_receive_from_oneself_of_another_count)
     cr_assert_eq(run_on(1, "shm", 65536, self_disagree, NULL), 0);
 }
 
-/* ------------------------------------------------------------------------------------------------ deadlines,
- * aborts */
+/* ------------------------------------------------------------------------ deadlines, aborts */
 
 static void deadline(host_rank *r)
 {
@@ -373,8 +370,61 @@ PSD_TEST(host_fail, what_was_sent_before_a_close_arrives_and_nothing_after)
     cr_assert_eq(run_on(2, "tcp", 65536, closed, NULL), 0);
 }
 
-/* ------------------------------------------------------------------------------------------------ processes
- * that die */
+/* Rank 0 leaves at once, its context and all; rank 1 finds out by sending. */
+static void send_to_closed(host_rank *r)
+{
+    if (r->rank == 0) {
+        host_rank_close(r);
+        return;
+    }
+    int32_t x = 7;
+    char text[PSD_MAX_TEXT] = "";
+    psd_status status = PSD_OK;
+    psd_time_ns deadline = psd_now_ns() + 10 * PSD_NS_PER_S;
+    psd_op_p2p p2p = {true, PSD_I32, &x, 1, 0, 0};
+    while (status == PSD_OK && psd_now_ns() < deadline) {
+        psd_op op = host_op(PSD_OP_SEND, PSD_I32, 1, NULL, NULL);
+        op.p2p = &p2p;
+        op.p2p_count = 1;
+        status = host_run(r, &op, text);
+    }
+    HOST_CHECK(r, status == PSD_ERR_PEER_FAILED);
+    HOST_CHECK(r, strstr(text, "rank 0 has closed it") != NULL);
+}
+
+PSD_TEST(host_fail, a_send_to_who_has_closed_the_group_ends)
+{
+    cr_assert_eq(run_on(2, "shm", 65536, send_to_closed, NULL), 0);
+    cr_assert_eq(run_on(2, "tcp", 65536, send_to_closed, NULL), 0);
+}
+
+/* Nobody misses a rank that has closed the group and gone, as long as nothing is wanted from it. */
+static void leave_in_turn(host_rank *r)
+{
+    psd_op barrier = host_op(PSD_OP_BARRIER, (psd_dtype)0, 0, NULL, NULL);
+    HOST_CHECK(r, host_run(r, &barrier, NULL) == PSD_OK);
+    if (r->rank == 0) {
+        host_rank_close(r);
+        return;
+    }
+    int32_t x = r->rank;
+    for (int i = 0; i < 200; i++) {
+        psd_request *send = host_isend(r, PSD_I32, &x, 1, 3 - r->rank, 0);
+        int32_t got = 0;
+        psd_request *receive = host_irecv(r, PSD_I32, &got, 1, 3 - r->rank, 0);
+        HOST_CHECK(r, host_finish(r, &receive, NULL) == PSD_OK && got == 3 - r->rank);
+        HOST_CHECK(r, host_finish(r, &send, NULL) == PSD_OK);
+    }
+    HOST_CHECK(r, atomic_load(&r->broken) == 0);
+}
+
+PSD_TEST(host_fail, a_rank_that_leaves_in_order_breaks_nothing)
+{
+    cr_assert_eq(run_on(3, "shm", 65536, leave_in_turn, NULL), 0);
+    cr_assert_eq(run_on(3, "tcp", 65536, leave_in_turn, NULL), 0);
+}
+
+/* ------------------------------------------------------------------------ processes that die */
 
 typedef struct shared_page {
     char address[2][PSD_MAX_ADDR];

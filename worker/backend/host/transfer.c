@@ -5,12 +5,18 @@
 
 #define COPIES_AT_ONCE 4
 
-/* ------------------------------------------------------------------------------------------------ sending */
+/* ------------------------------------------------------------------------ sending */
 
 void transfer_send(engine *e, xfer *s, frame *f, uint64_t eager_limit)
 {
     peer *p = s->peer;
+    hgroup *g = s->request->group;
     uint64_t cost = s->bytes + sizeof(frame);
+    if (g->member[s->rank].has_closed) {
+        s->state = XFER_OFFERED; /* to nobody */
+        host_group_check_closed(g, s);
+        return;
+    }
     s->state = XFER_QUEUED;
     f->bytes = s->bytes;
     if (s->bytes <= eager_limit && cost <= p->credit) {
@@ -96,7 +102,7 @@ void transfer_drained(engine *e, hgroup *g, peer *p)
     }
 }
 
-/* ------------------------------------------------------------------------------------------------ receiving
+/* ------------------------------------------------------------------------ receiving
  */
 
 static void send_cts(xfer *r)
