@@ -379,6 +379,7 @@ typedef struct psd_plan {
 PSD_API psd_status psd_plan_ring_shift_at(PSD_AT, psd_ctx *ctx, psd_group group, psd_dtype dtype,
                                           int64_t count, int32_t shift, psd_plan *out);
 /* Runs it once: reads `in`, writes `out` (different memory, each of the plan's dtype and count). Collective.
+ * Its messages have the tag PSD_MAX_TAG: no receive of PSD_ANY_TAG may be in flight on the group meanwhile.
  */
 PSD_API psd_status psd_plan_run_at(PSD_AT, psd_ctx *ctx, psd_plan plan, const psd_tensor *in,
                                    psd_tensor *out);
@@ -419,7 +420,8 @@ PSD_API void psd_table_config_init(psd_table_config *config); /* SGD, lr 0.01, m
 PSD_API psd_status psd_table_open_at(PSD_AT, psd_ctx *ctx, const char *name, const psd_tensor *params,
                                      int32_t count, const psd_table_config *config, psd_table *out);
 /* Sends this rank's gradients (same order and shapes as the parameters) and returns when every owner has
- * applied this clock. */
+ * applied this clock. The gradients are copied first. After PSD_ERR_TIMEOUT they are on their way: a push
+ * again only waits for what became of them. */
 PSD_API psd_status psd_table_push_at(PSD_AT, psd_ctx *ctx, psd_table table, const psd_tensor *grads,
                                      int32_t count);
 /* Brings the parameters as they are after this rank's last push. */
