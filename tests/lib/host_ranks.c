@@ -149,8 +149,7 @@ int host_ranks_run(const host_ranks *all)
     return failures;
 }
 
-/* ------------------------------------------------------------------------ operations
- */
+/* ------------------------------------------------------------------------ operations */
 
 psd_op host_op(psd_op_kind kind, psd_dtype dtype, int64_t count, const void *in, void *out)
 {

@@ -94,8 +94,7 @@ PSD_TEST(host_p2p, all_sizes_over_tcp_without_eager)
     cr_assert_eq(run(2, "tcp", 0, sizes), 0);
 }
 
-/* ------------------------------------------------------------------------ rendezvous
- */
+/* ------------------------------------------------------------------------ rendezvous */
 
 /* Without eager sends a send is not complete before its receive is posted. */
 static void pure_rendezvous(host_rank *r)
@@ -124,8 +123,7 @@ PSD_TEST(host_p2p, eager_limit_0_is_rendezvous)
     cr_assert_eq(run(2, "tcp", 0, pure_rendezvous), 0);
 }
 
-/* ------------------------------------------------------------------------ matching
- */
+/* ------------------------------------------------------------------------ matching */
 
 static void any_source_and_tag(host_rank *r)
 {

@@ -9,8 +9,7 @@
 #define FLUSH_LIMIT   (2 * PSD_NS_PER_S) /* a closing context waits this long for its last frames to leave */
 #define READY_AT_ONCE 16
 
-/* ------------------------------------------------------------------------ the lock
- */
+/* ------------------------------------------------------------------------ the lock */
 
 void engine_lock(engine *e)
 {
@@ -143,8 +142,7 @@ hgroup *engine_group(engine *e, uint32_t id)
     return NULL;
 }
 
-/* ------------------------------------------------------------------------ progress
- */
+/* ------------------------------------------------------------------------ progress */
 
 static void flush(engine *e)
 {

@@ -290,8 +290,7 @@ struct psd_backend {
     uint32_t cores;
 };
 
-/* ------------------------------------------------------------------------ engine.c
- */
+/* ------------------------------------------------------------------------ engine.c */
 
 /* Without the lock. */
 psd_status engine_open(const psd_backend_config *config, engine **out, char *why, size_t why_bytes);
@@ -312,8 +311,7 @@ void engine_settle(engine *e);
 
 hgroup *engine_group(engine *e, uint32_t id); /* NULL if not open */
 
-/* ------------------------------------------------------------------------ request.c
- */
+/* ------------------------------------------------------------------------ request.c */
 
 psd_request *request_get(hgroup *g, const psd_op *op); /* NULL: out of memory */
 void request_put(engine *e, psd_request *r);
@@ -354,8 +352,7 @@ void peer_drop_output(peer *p);
 /* Takes a send out of the queues: what is half in the link is copied. */
 void peer_forget_send(peer *p, xfer *x);
 
-/* ------------------------------------------------------------------------ transfer.c
- */
+/* ------------------------------------------------------------------------ transfer.c */
 
 /* Starts a send: EAGER if small, else RTS. `f` has all but type, payload, id and word. */
 void transfer_send(engine *e, xfer *s, frame *f, uint64_t eager_limit);
@@ -402,8 +399,7 @@ bool p2p_agrees(const xfer *r, const frame *f);
 void p2p_dispute(hgroup *g, const xfer *r, peer *p, const frame *f);
 void p2p_on_compare(hgroup *g, peer *p, const frame *f, const char *label);
 
-/* ------------------------------------------------------------------------ coll_run.c
- */
+/* ------------------------------------------------------------------------ coll_run.c */
 
 psd_status coll_run_start(hgroup *g, const psd_op *op, psd_request **out);
 void coll_run_advance(psd_request *r);
@@ -449,8 +445,7 @@ psd_status host_chan_take(engine *e, psd_chan_msg *out); /* PSD_AGAIN: empty */
 void host_chan_on_message(peer *p, const frame *f, const uint8_t *data);
 void host_chan_peer_gone(engine *e, peer *p);
 
-/* ------------------------------------------------------------------------ progress.c
- */
+/* ------------------------------------------------------------------------ progress.c */
 
 /* Without the lock. */
 psd_status progress_start(engine *e);

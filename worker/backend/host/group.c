@@ -274,8 +274,7 @@ void host_group_on_pong(peer *p, const frame *f)
         m->pong_received = true;
 }
 
-/* ------------------------------------------------------------------------ breaking
- */
+/* ------------------------------------------------------------------------ breaking */
 
 void host_group_break(hgroup *g, psd_status status, int32_t culprit, bool tell, const char *text)
 {

@@ -6,8 +6,7 @@
 
 #define MAX_KEPT (1u << 20) /* messages that a group holds: more is a flood */
 
-/* ------------------------------------------------------------------------ messages
- */
+/* ------------------------------------------------------------------------ messages */
 
 static uint64_t eager_cost(const frame *f)
 {

@@ -198,8 +198,7 @@ psd_status progress_wait(engine *e, bool (*is_met)(void *), void *arg, psd_time_
     return status;
 }
 
-/* ------------------------------------------------------------------------ the thread
- */
+/* ------------------------------------------------------------------------ the thread */
 
 static void drive_alone(engine *e)
 {
