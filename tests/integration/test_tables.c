@@ -8,11 +8,11 @@
 #include "tests/lib/proc.h"
 #include "tests/lib/psd_test.h"
 
-static void check(const char *kind, const char *servers, const char *trainers, const char *server_limit,
-                  const char *must_say)
+static void check_within(const char *timeout, const char *kind, const char *servers, const char *trainers,
+                         const char *server_limit, const char *must_say)
 {
     char *text = NULL;
-    const char *env[] = {"PSD_TIMEOUT_MS=20000", NULL};
+    const char *env[] = {timeout, NULL};
     const char *argv[] = {test_path("bin/psrun"),
                           "--standalone",
                           "-n",
@@ -40,6 +40,12 @@ static void check(const char *kind, const char *servers, const char *trainers, c
                  text);
     cr_assert(strstr(text, must_say), "%s: no \"%s\" in: %s", kind, must_say, text);
     free(text);
+}
+
+static void check(const char *kind, const char *servers, const char *trainers, const char *server_limit,
+                  const char *must_say)
+{
+    check_within("PSD_TIMEOUT_MS=20000", kind, servers, trainers, server_limit, must_say);
 }
 
 PSD_TEST_WITH(tables, values_bit_by_bit, .timeout = 300)
@@ -72,6 +78,11 @@ PSD_TEST_WITH(tables, no_room_on_the_servers, .timeout = 120)
 PSD_TEST_WITH(tables, left_without_closing, .timeout = 120)
 {
     check("unclosed", "1", "2", "64M", "never closed");
+}
+
+PSD_TEST_WITH(tables, push_again_after_a_timeout, .timeout = 120)
+{
+    check_within("PSD_TIMEOUT_MS=1000", "late", "2", "3", "64M", "late: 0 wrong");
 }
 
 PSD_TEST_WITH(tables, no_servers, .timeout = 120)

@@ -6,6 +6,7 @@
  *   reopen    two tables at once, closed and opened again under the same name
  *   disagree  the ranks ask for different tables, then for the same
  *   room      a table too large for the servers' limit, then a small one
+ *   late      one trainer comes after the others' timeout, who push again until it is there
  *   loop      pushes until something fails
  *   unclosed  leaves without closing
  */
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { PARAMS = 4, MOST = 1000, STEPS = 7 };
 
@@ -237,6 +239,48 @@ static int kind_room(psd_ctx *ctx, int servers)
     return wrong == 0 ? 0 : 1;
 }
 
+/* The last trainer computes for longer than an operation may take. */
+static void be_slow(void)
+{
+    struct timespec left = {.tv_sec = 2, .tv_nsec = 500000000};
+    while (nanosleep(&left, &left) != 0)
+        continue;
+}
+
+static int kind_late(psd_ctx *ctx, int servers)
+{
+    float x[8] = {0}, g[8];
+    psd_tensor w = psd_tensor_1d(x, 8, PSD_F32, "w"), grad = psd_tensor_1d(g, 8, PSD_F32, "w");
+    psd_table table;
+    int timeouts = 0;
+    (void)servers;
+    if (open_small(ctx, "w", 8, &table) != PSD_OK)
+        return failed("open");
+    int is_last = psd_rank(ctx) == psd_world_size(ctx) - 1;
+    for (int step = 0; step < 2; step++) {
+        for (int i = 0; i < 8; i++)
+            g[i] = 100;
+        if (is_last && step == 1)
+            be_slow();
+        psd_status status = psd_table_push(ctx, table, &grad, 1);
+        while (status == PSD_ERR_TIMEOUT) {
+            timeouts++;
+            if (must_fail(psd_table_pull(ctx, table, &w, 1), PSD_ERR_INVAL, "push again first") != 0)
+                return 1;
+            for (int i = 0; i < 8; i++)
+                g[i] = -7; /* what is pushed was copied the first time */
+            status = psd_table_push(ctx, table, &grad, 1);
+        }
+        if (status != PSD_OK || psd_table_pull(ctx, table, &w, 1) != PSD_OK)
+            return failed("push or pull");
+    }
+    int wrong = x[7] != -2.0f || (timeouts == 0) != is_last;
+    if (psd_table_close(ctx, table) != PSD_OK)
+        return failed("close");
+    printf("late: %d wrong (w is %g, %d timeouts)\n", wrong, (double)x[7], timeouts);
+    return wrong == 0 ? 0 : 1;
+}
+
 static int kind_loop(psd_ctx *ctx, int servers)
 {
     float one[8] = {1};
@@ -268,7 +312,7 @@ int main(int argc, char **argv)
         int (*run)(psd_ctx *ctx, int servers);
     } kinds[] = {{"values", kind_values},     {"errors", kind_errors}, {"reopen", kind_reopen},
                  {"disagree", kind_disagree}, {"room", kind_room},     {"loop", kind_loop},
-                 {"unclosed", kind_unclosed}};
+                 {"unclosed", kind_unclosed}, {"late", kind_late}};
     psd_ctx *ctx = NULL;
     int code = 1;
     setvbuf(stdout, NULL, _IOLBF, 0);
