@@ -40,7 +40,8 @@ free_tables:
     return NULL;
 }
 
-psd_status psd_tables_get(psd_ctx *ctx, psd_tables **out)
+/* The context's tables, made at the first use. */
+static psd_status get_tables(psd_ctx *ctx, psd_tables **out)
 {
     pthread_mutex_lock(&ctx->parts_lock);
     if (ctx->tables == NULL)
@@ -246,7 +247,7 @@ psd_status psd_table_open_at(PSD_AT, psd_ctx *ctx, const char *name, const psd_t
     };
     snprintf(spec.name, sizeof(spec.name), "%s", name);
     psd_param *list = calloc((size_t)count, sizeof(*list));
-    if (list == NULL || psd_tables_get(ctx, &tables) != PSD_OK) {
+    if (list == NULL || get_tables(ctx, &tables) != PSD_OK) {
         free(list);
         return psd_error_set(file, line, PSD_ERR_NOMEM, "psd_table_open: out of memory for table \"%s\"",
                              name);

@@ -43,9 +43,6 @@ typedef struct table {
     psd_status failed;         /* sticky: the servers may not agree any more */
 } table;
 
-/* The context's tables, made at the first use. */
-psd_status psd_tables_get(psd_ctx *ctx, psd_tables **out);
-
 /* Checks against what the table was opened with; `what` is "gradient" or "parameter". Sets the error's
  * sentence. */
 psd_status table_check_tensors(PSD_AT, const char *verb, const psd_ctx *ctx, const table *t, const char *what,

@@ -200,7 +200,7 @@ int main(int argc, char **argv)
     if (status != PSD_OK)
         fprintf(stderr, "psworker: rank %d: %s\n", psd_rank(ctx), psd_last_error());
     /* A group that broke because others failed is theirs: this rank served to the end. */
-    if (psd_finalize(&ctx) != PSD_OK && status == PSD_OK)
+    if (psd_finalize(&ctx) != PSD_OK && status == PSD_OK && !stop)
         fprintf(stderr, "psworker: %s\n", psd_last_error());
     return status == PSD_OK ? EXIT_FINE : EXIT_FAILED;
 }
