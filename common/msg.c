@@ -36,6 +36,7 @@ static const char *const names[] = {
     [PSD_MSG_STOP] = "stop",
     [PSD_MSG_QUERY] = "query",
     [PSD_MSG_REPLY] = "reply",
+    [PSD_MSG_CANCEL] = "cancel",
 };
 
 _Static_assert(sizeof names / sizeof names[0] == PSD_MSG_TYPES, "every message type has a name");

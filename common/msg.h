@@ -60,6 +60,8 @@ typedef enum psd_msg_type {
     /* psctl and psd */
     PSD_MSG_QUERY,
     PSD_MSG_REPLY,
+    /* worker to psd: its caller no longer waits for this request; no body */
+    PSD_MSG_CANCEL,
     PSD_MSG_TYPES,
 } psd_msg_type;
 

@@ -15,6 +15,7 @@
 PSD_WIRE_BODY_MAP(PSD_X)
 PSD_X(RESYNC, resync, none)
 PSD_X(BYE_ACK, bye_ack, none)
+PSD_X(CANCEL, cancel, none)
 #undef PSD_X
 
 typedef struct decoded {

@@ -7,8 +7,8 @@
 #include "proto/arena.h"
 #include "proto/gen/psd.pb-c.h"
 
-/* type in psd_msg_type, field of the Envelope, member of psd_msg.u and name of the codec. RESYNC and BYE_ACK
- * have no body of their own and are written out where needed. */
+/* type in psd_msg_type, field of the Envelope, member of psd_msg.u and name of the codec. RESYNC, BYE_ACK
+ * and CANCEL have no body of their own and are written out where needed. */
 #define PSD_WIRE_BODY_MAP(X)                                                                                 \
     X(HELLO, hello, hello)                                                                                   \
     X(HEARTBEAT, heartbeat, heartbeat)                                                                       \

@@ -398,6 +398,9 @@ static bool read_body(psd_reader *r, const Psdpb__Envelope *in, psd_msg *out)
     case PSDPB__ENVELOPE__BODY_BYE_ACK:
         out->type = PSD_MSG_BYE_ACK;
         return true;
+    case PSDPB__ENVELOPE__BODY_CANCEL:
+        out->type = PSD_MSG_CANCEL;
+        return true;
     default:
         return psd_read_fail(r, PSD_ERR_FORMAT, "body", "is none that this version knows");
     }

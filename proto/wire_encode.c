@@ -476,6 +476,11 @@ static bool write_body(writer *w, const psd_msg *msg, body *b, Psdpb__Envelope *
         out->body_case = PSDPB__ENVELOPE__BODY_BYE_ACK;
         out->bye_ack = &b->nothing;
         return true;
+    case PSD_MSG_CANCEL:
+        psdpb__nothing__init(&b->nothing);
+        out->body_case = PSDPB__ENVELOPE__BODY_CANCEL;
+        out->cancel = &b->nothing;
+        return true;
     case PSD_MSG_NONE:
     case PSD_MSG_TYPES:
         break;

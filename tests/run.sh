@@ -51,7 +51,10 @@ for kind in "$@"; do
             for t in "$build"/tests/tsan/tsan_*; do
                 [ -x "$t" ] && [ -f "tests/tsan/$(basename "$t").c" ] && one "$kind/$(basename "$t")" "$t"
             done ;;
-        sim) one sim/psim "$build/tests/sim/psim" tests/sim ;;
+        sim)
+            one sim/psim "$build/tests/sim/psim" tests/sim
+            # Its memory bound is the product's, not a sanitizer's.
+            case $build in *address* | *thread*) ;; *) one sim/scale "$build/tests/sim/psim" --scale 100000 ;; esac ;;
         conformance) one conformance tests/conformance/run.sh "$build" ;;
         *) echo "run.sh: unknown kind $kind" >&2; exit 2 ;;
     esac

@@ -18,6 +18,8 @@
 
 /* One sleep of a condition wait at most, so that a deadline of PSD_NEVER needs no special case. */
 #define SLEEP_MOST (3600 * PSD_NS_PER_S)
+/* How long past its deadline a request waits for psd to say who has not made it. */
+#define CANCEL_ANSWER_MS 1000
 
 static void wake(psd_agent *agent)
 {
@@ -57,8 +59,7 @@ static void check_resolves(const char *coordinator, char *out, size_t out_bytes)
         freeaddrinfo(found);
 }
 
-/* ------------------------------------------------------------------------------------------------ start,
- * stop */
+/* -------------------------------------------------------------------------------------------- start, stop */
 
 static psd_status open_socket(psd_agent *agent, char *why, size_t why_bytes)
 {
@@ -211,8 +212,7 @@ void psd_agent_stop(psd_agent *agent)
     free(agent);
 }
 
-/* -------------------------------------------------------------------------------------------------------
- * joining */
+/* ------------------------------------------------------------------------------------------------ joining */
 
 /* Without the lock: resolving may take its time. */
 static psd_status explain_no_join(psd_agent *agent, bool heard, const char *said, psd_time_ns waited,
@@ -266,8 +266,7 @@ psd_status psd_agent_join(psd_agent *agent, psd_time_ns deadline, psd_msg_welcom
     return status;
 }
 
-/* --------------------------------------------------------------------------------------------------------
- * sending */
+/* ------------------------------------------------------------------------------------------------ sending */
 
 void agent_out_free(agent_out *entry)
 {
@@ -360,9 +359,27 @@ static psd_status no_answer(psd_agent *agent, const psd_msg *msg, psd_time_ns wa
 {
     char took[32];
     psd_format_ns(waited, took, sizeof took);
-    snprintf(why, why_bytes, "psd at %s did not answer %s for %s; is it running, and have all members asked?",
-             agent->coordinator, psd_msg_name(msg->type), took);
+    snprintf(why, why_bytes, "psd at %s did not answer %s for %s; is it running?", agent->coordinator,
+             psd_msg_name(msg->type), took);
     return PSD_ERR_TIMEOUT;
+}
+
+/* Is this a request that psd answers only once other ranks have made it too? */
+static bool needs_others(psd_msg_type type)
+{
+    return type == PSD_MSG_GROUP_OPEN || type == PSD_MSG_PLAN_OPEN || type == PSD_MSG_TABLE_OPEN;
+}
+
+/* Takes a request back at its deadline: psd then says who has not made it. Under the lock. */
+static void cancel(psd_agent *agent, agent_out *entry)
+{
+    psd_msg msg = {.type = PSD_MSG_CANCEL, .request = entry->request};
+    if (agent_enqueue(agent, &msg, false, NULL) != PSD_OK)
+        return;
+    wake(agent);
+    psd_time_ns last = psd_deadline_ns(psd_now_ns(), CANCEL_ANSWER_MS);
+    while (entry->reply == NULL && agent->state != AGENT_OUT && sleep_until(agent, last))
+        ;
 }
 
 psd_status psd_agent_call(psd_agent *agent, const psd_msg *msg, psd_time_ns deadline, psd_msg_box **reply,
@@ -380,6 +397,8 @@ psd_status psd_agent_call(psd_agent *agent, const psd_msg *msg, psd_time_ns dead
     wake(agent);
     while (entry->reply == NULL && agent->state != AGENT_OUT && sleep_until(agent, deadline))
         ;
+    if (entry->reply == NULL && agent->state == AGENT_JOINED && needs_others(msg->type))
+        cancel(agent, entry);
     if (entry->reply == NULL && agent->state == AGENT_OUT) {
         status = agent->status;
         snprintf(why, why_bytes, "%s", agent->text);
@@ -401,8 +420,7 @@ unlock:
     return status;
 }
 
-/* ---------------------------------------------------------------------------------------------------------
- * taking */
+/* ------------------------------------------------------------------------------------------------- taking */
 
 uint32_t agent_msg_key(const psd_msg *msg)
 {

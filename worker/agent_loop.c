@@ -11,8 +11,7 @@
 
 #define FRAMES_A_TURN 64
 
-/* ---------------------------------------------------------------------------------------------------------
- * sending */
+/* ------------------------------------------------------------------------------------------------ sending */
 
 /* False when the socket is full or not connected: try again later. */
 static bool send_frame(psd_agent *agent, const psd_wire_buffer *frame)
@@ -96,8 +95,7 @@ static void unsend_all(psd_agent *agent)
     }
 }
 
-/* --------------------------------------------------------------------------------------------------------
- * receiving */
+/* ---------------------------------------------------------------------------------------------- receiving */
 
 static void count_ignored(psd_agent *agent, const char *what)
 {
@@ -365,8 +363,7 @@ static void receive(psd_agent *agent, psd_time_ns now)
     }
 }
 
-/* -------------------------------------------------------------------------------------------------------------
- * loop */
+/* --------------------------------------------------------------------------------------------------- loop */
 
 static void run_timers(psd_agent *agent, psd_time_ns now)
 {

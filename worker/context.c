@@ -50,8 +50,7 @@ const char *psd_backend_name(const psd_ctx *ctx)
     return ctx != NULL ? ctx->ops->name : "";
 }
 
-/* --------------------------------------------------------------------------------------------------------
- * checks */
+/* ------------------------------------------------------------------------------------------------- checks */
 
 psd_status psd_ctx_check(PSD_AT, const char *verb, const psd_ctx *ctx)
 {
@@ -108,8 +107,7 @@ void psd_ctx_end(psd_ctx *ctx, psd_status status, const char *text)
         psd_group_abort_all(ctx, status, text);
 }
 
-/* -------------------------------------------------------------------------------------------- what the agent
- * asks */
+/* ------------------------------------------------------------------------------------ what the agent asks */
 
 static uint64_t resident_bytes(void)
 {
@@ -169,8 +167,7 @@ static void on_group_broken(void *owner, uint32_t group, psd_status status, int3
     psd_agent_tell(ctx->agent, &msg);
 }
 
-/* ----------------------------------------------------------------------------------------------------------
- * init */
+/* --------------------------------------------------------------------------------------------------- init */
 
 static psd_status make_ident(psd_ctx *ctx)
 {

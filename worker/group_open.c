@@ -48,15 +48,16 @@ static psd_status fill_slot(opening *o, const psd_msg_group_opened *opened)
     return PSD_OK;
 }
 
-static psd_status begin(opening *o, const psd_msg_group_opened *opened)
+static psd_status begin(opening *o, const psd_msg_group_opened *opened, const uint32_t *members, int32_t rank,
+                        int32_t size)
 {
     psd_groups *groups = &o->ctx->groups;
     psd_group_desc desc = {
         .id = opened->group,
         .epoch = opened->epoch,
-        .rank = o->slot->rank,
-        .size = o->slot->size,
-        .members = o->slot->members,
+        .rank = rank,
+        .size = size,
+        .members = members,
         .addresses = opened->addresses,
         .token = opened->token,
         .token_bytes = opened->token_bytes,
@@ -179,7 +180,7 @@ static psd_status open_it(psd_ctx *ctx, const psd_msg_group_opened *opened, psd_
     }
     psd_status status = fill_slot(&o, opened);
     if (status == PSD_OK)
-        status = begin(&o, opened);
+        status = begin(&o, opened, o.slot->members, o.slot->rank, o.slot->size);
     if (status == PSD_OK)
         status = warm_up(&o);
     if (status == PSD_OK)
@@ -224,14 +225,45 @@ psd_status psd_group_open(PSD_AT, const char *verb, psd_ctx *ctx, const psd_msg_
     return status;
 }
 
+/* The world of a rank that took the place of one that was lost: the others' group of it is broken or closed to it, so
+ * here it is a group that only answers its error. */
+static psd_status open_closed_world(psd_ctx *ctx, char *why, size_t why_bytes)
+{
+    char address[PSD_MAX_ADDR];
+    const char *addresses[] = {address};
+    opening o = {.ctx = ctx, .psd_knows = true};
+    psd_msg_group_opened self = {.group = UINT32_MAX, .count = (uint32_t)ctx->world, .addresses = addresses};
+    psd_status status = ctx->ops->address(ctx->backend, address, sizeof address);
+    o.slot = status == PSD_OK ? group_slot_take(&ctx->groups, self.group) : NULL;
+    if (o.slot == NULL) {
+        snprintf(why, why_bytes, "out of memory");
+        return status != PSD_OK ? status : PSD_ERR_NOMEM;
+    }
+    status = fill_slot(&o, &self);
+    if (status == PSD_OK)
+        status = begin(&o, &self, &o.slot->members[o.slot->rank], 0, 1);
+    if (status != PSD_OK) {
+        snprintf(why, why_bytes, "%s", o.why);
+        group_slot_give_back(&ctx->groups, o.slot);
+        return status;
+    }
+    ctx->ops->group_abort(
+        o.slot->backend, PSD_ERR_ABORTED,
+        "this rank came to a running job, after the world's group was opened: make a group with "
+        "psd_group_new");
+    atomic_store_explicit(&o.slot->open, true, memory_order_release);
+    return PSD_OK;
+}
+
 psd_status psd_group_open_world(PSD_AT, psd_ctx *ctx, uint32_t world_group, psd_time_ns deadline)
 {
     char why[PSD_MAX_TEXT] = "";
     psd_msg_box *box = NULL;
     psd_group world = {0, 0};
-    psd_status status =
-        psd_agent_take(ctx->agent, PSD_MSG_GROUP_OPENED, world_group, deadline, &box, why, sizeof why);
-    if (status == PSD_OK) {
+    psd_status status = world_group == 0 ? open_closed_world(ctx, why, sizeof why)
+                                         : psd_agent_take(ctx->agent, PSD_MSG_GROUP_OPENED, world_group,
+                                                          deadline, &box, why, sizeof why);
+    if (status == PSD_OK && world_group != 0) {
         status = open_it(ctx, &box->msg.u.group_opened, deadline, &world, why, sizeof why);
         psd_msg_box_free(box);
     }
@@ -240,8 +272,7 @@ psd_status psd_group_open_world(PSD_AT, psd_ctx *ctx, uint32_t world_group, psd_
     return status;
 }
 
-/* ------------------------------------------------------------------------------------------------------------
- * api */
+/* ---------------------------------------------------------------------------------------------------- api */
 
 static psd_status check_ranks(PSD_AT, const psd_ctx *ctx, const int32_t *ranks, int32_t count,
                               uint32_t *members)

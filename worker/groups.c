@@ -36,8 +36,7 @@ void psd_groups_destroy(psd_groups *groups)
     pthread_mutex_destroy(&groups->lock);
 }
 
-/* -------------------------------------------------------------------------------------------------------
- * handles */
+/* ------------------------------------------------------------------------------------------------ handles */
 
 /* One more user of the slot, if its generation is still this one and it is open. */
 static bool try_acquire(psd_group_slot *slot, uint32_t generation)
@@ -78,8 +77,7 @@ void psd_group_release(psd_group_slot *slot)
     atomic_fetch_sub_explicit(&slot->tag, 1, memory_order_release);
 }
 
-/* ---------------------------------------------------------------------------------------------------------
- * slots */
+/* -------------------------------------------------------------------------------------------------- slots */
 
 static psd_group_slot *add_slot(psd_groups *groups)
 {
@@ -136,8 +134,7 @@ void group_slot_give_back(psd_groups *groups, psd_group_slot *slot)
     pthread_mutex_unlock(&groups->lock);
 }
 
-/* -------------------------------------------------------------------------------------------------------
- * closing */
+/* ------------------------------------------------------------------------------------------------ closing */
 
 /* Ends the handle; false while somebody uses the slot. */
 static bool retire(psd_group_slot *slot)
@@ -187,8 +184,7 @@ void psd_group_close_all(psd_ctx *ctx)
     }
 }
 
-/* --------------------------------------------------------------------------------------------------------
- * aborts */
+/* ------------------------------------------------------------------------------------------------- aborts */
 
 psd_status psd_group_broken(const psd_group_slot *slot, char *text, size_t text_bytes)
 {
@@ -255,8 +251,7 @@ psd_status psd_group_abort_at(PSD_AT, psd_ctx *ctx, psd_group group, const char 
     return status;
 }
 
-/* ------------------------------------------------------------------------------------------------------
- * questions */
+/* ---------------------------------------------------------------------------------------------- questions */
 
 psd_status psd_group_destroy_at(PSD_AT, psd_ctx *ctx, psd_group group)
 {

@@ -56,8 +56,7 @@ psd_status op_open(op_call *call)
     return status;
 }
 
-/* ----------------------------------------------------------------------------------------------------------
- * label */
+/* -------------------------------------------------------------------------------------------------- label */
 
 static char *put(char *at, const char *end, const char *text)
 {
@@ -94,8 +93,7 @@ static void make_label(const op_call *call, char *out)
     *at = '\0';
 }
 
-/* ---------------------------------------------------------------------------------------------------------
- * starting */
+/* ----------------------------------------------------------------------------------------------- starting */
 
 static bool is_collective(psd_op_kind kind)
 {
@@ -144,8 +142,7 @@ static psd_status start(op_call *call, psd_request **request, uint64_t *record)
                     psd_status_text(status));
 }
 
-/* ----------------------------------------------------------------------------------------------------------
- * waiting */
+/* ------------------------------------------------------------------------------------------------ waiting */
 
 static psd_status wait_until(op_call *call, psd_request *request, uint64_t record, psd_time_ns deadline,
                              psd_op_result *result)

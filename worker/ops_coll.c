@@ -4,8 +4,7 @@
 #include "common/tensor.h"
 #include "worker/ops.h"
 
-/* -------------------------------------------------------------------------------------------------------
- * checks */
+/* ------------------------------------------------------------------------------------------------- checks */
 
 static psd_status open_collective(op_call *call)
 {
@@ -50,8 +49,7 @@ static int64_t bytes_of(const psd_tensor *tensor, int64_t count)
     return count * (int64_t)psd_dtype_bytes(tensor->dtype);
 }
 
-/* ----------------------------------------------------------------------------------------------------
- * operations */
+/* --------------------------------------------------------------------------------------------- operations */
 
 static psd_status broadcast(op_call *call, const psd_tensor *out, int32_t root)
 {
@@ -251,8 +249,7 @@ static psd_status barrier(op_call *call)
     return op_close(call, open_collective(call));
 }
 
-/* -----------------------------------------------------------------------------------------------------------
- * api */
+/* ---------------------------------------------------------------------------------------------------- api */
 
 psd_status psd_broadcast_at(PSD_AT, psd_ctx *ctx, psd_group group, psd_tensor *out, int32_t root,
                             const psd_opts *opts)

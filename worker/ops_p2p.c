@@ -8,8 +8,7 @@
 #define FEW       16        /* of a batch that need no allocation */
 #define BATCH_MAX (1 << 20) /* operations of one batch */
 
-/* -------------------------------------------------------------------------------------------------------
- * checks */
+/* ------------------------------------------------------------------------------------------------- checks */
 
 /* One send or receive of a call, checked and in the backend's form. */
 static psd_status check_p2p(op_call *call, const char *param, const psd_tensor *tensor, bool is_send,
@@ -50,8 +49,7 @@ static void set_single(op_call *call, const psd_tensor *tensor, const psd_op_p2p
     call->op.p2p_count = 1;
 }
 
-/* ------------------------------------------------------------------------------------------------- send,
- * receive */
+/* ------------------------------------------------------------------------------------------ send, receive */
 
 static psd_status send_one(op_call *call, const psd_tensor *in, int32_t dst)
 {
@@ -133,8 +131,7 @@ psd_status psd_sendrecv_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_tens
     return op_close(&call, status);
 }
 
-/* ---------------------------------------------------------------------------------------------------------
- * batch */
+/* -------------------------------------------------------------------------------------------------- batch */
 
 typedef struct range {
     uintptr_t start;

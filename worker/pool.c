@@ -29,8 +29,7 @@ int64_t psd_pool_held(psd_pool *pool)
     return held;
 }
 
-/* ---------------------------------------------------------------------------------------------------------
- * memory */
+/* ------------------------------------------------------------------------------------------------- memory */
 
 static psd_status take_memory(psd_pool *pool, size_t bytes, void **out)
 {
@@ -65,8 +64,7 @@ void psd_pool_destroy(psd_pool *pool)
     pthread_mutex_destroy(&pool->lock);
 }
 
-/* ----------------------------------------------------------------------------------------------------------
- * limit */
+/* -------------------------------------------------------------------------------------------------- limit */
 
 /* The largest holders, by name: what a user would free. Under the lock. */
 static void name_holders(const psd_pool *pool, char *out, size_t out_bytes)
@@ -137,8 +135,7 @@ static void uncharge(psd_pool *pool, size_t bytes)
     pthread_mutex_unlock(&pool->lock);
 }
 
-/* ------------------------------------------------------------------------------------------------------------
- * api */
+/* ---------------------------------------------------------------------------------------------------- api */
 
 static void describe_block(psd_pool_block *block, PSD_AT, const char *name)
 {

@@ -50,7 +50,7 @@ extern "C" {
 #define PSD_HERE __FILE__, __LINE__
 #define PSD_AT   const char *file, int line
 
-/* ------------------------------------------------------------------------------- statuses, version */
+/* -------------------------------------------------------------------------------------- statuses, version */
 
 PSD_API const char *psd_version(void);                  /* "0.1.0" */
 PSD_API const char *psd_status_text(psd_status status); /* a short sentence for any status; never NULL */
@@ -58,7 +58,7 @@ PSD_API const char *psd_status_text(psd_status status); /* a short sentence for 
  * failing call. */
 PSD_API const char *psd_last_error(void);
 
-/* ----------------------------------------------------------------------------------------- context */
+/* ------------------------------------------------------------------------------------------------ context */
 
 typedef struct psd_ctx psd_ctx;
 
@@ -101,7 +101,7 @@ PSD_API int32_t
 psd_local_rank(const psd_ctx *ctx); /* among the ranks that psrun or the launcher put on this host */
 PSD_API const char *psd_backend_name(const psd_ctx *ctx);
 
-/* ------------------------------------------------------------------------------------------ groups */
+/* ------------------------------------------------------------------------------------------------- groups */
 
 /* A group is an ordered set of ranks of the world. Handles are values; use after destroy gives PSD_ERR_STALE.
  */
@@ -149,7 +149,7 @@ PSD_API psd_status psd_group_size(psd_ctx *ctx, psd_group group, int32_t *size);
 PSD_API psd_status psd_group_world_rank(psd_ctx *ctx, psd_group group, int32_t group_rank,
                                         int32_t *world_rank);
 
-/* ----------------------------------------------------------------------------------------- tensors */
+/* ------------------------------------------------------------------------------------------------ tensors */
 
 typedef enum psd_device_kind {
     PSD_DEVICE_HOST = 0,
@@ -183,7 +183,7 @@ PSD_API psd_status psd_tensor_free_at(PSD_AT, psd_ctx *ctx,
                                       psd_tensor *tensor); /* sets data to NULL; NULL data is fine */
 #define psd_tensor_free(...) psd_tensor_free_at(PSD_HERE, __VA_ARGS__)
 
-/* -------------------------------------------------------------------------------------- operations */
+/* --------------------------------------------------------------------------------------------- operations */
 
 #define PSD_ANY_SOURCE (-1)
 #define PSD_ANY_TAG    (-1)
@@ -339,7 +339,7 @@ PSD_API psd_status psd_all_reduce_coalesced_at(PSD_AT, psd_ctx *ctx, psd_group g
                                                const psd_opts *opts);
 #define psd_all_reduce_coalesced(...) psd_all_reduce_coalesced_at(PSD_HERE, __VA_ARGS__)
 
-/* ----------------------------------------------------------------------------------------- waiting */
+/* ------------------------------------------------------------------------------------------------ waiting */
 
 /* wait: makes the operation's stream wait for this operation; the host waits only until it is queued.
  * synchronize: makes the host wait for the data. On host memory the two are the same. The timeout ends the
@@ -366,7 +366,7 @@ PSD_API psd_status psd_wait_recv_at(PSD_AT, psd_ctx *ctx, psd_work work, int64_t
 #define psd_waitany(...)     psd_waitany_at(PSD_HERE, __VA_ARGS__)
 #define psd_wait_recv(...)   psd_wait_recv_at(PSD_HERE, __VA_ARGS__)
 
-/* ------------------------------------------------------------------------------------------- plans */
+/* -------------------------------------------------------------------------------------------------- plans */
 
 /* A plan is a transfer that the coordinator compiles once and the ranks of a group run many times: rounds of
  * point-to-point steps that cannot deadlock. All ranks agree on its hash before the first byte moves. */
@@ -388,7 +388,7 @@ PSD_API psd_status psd_plan_destroy_at(PSD_AT, psd_ctx *ctx, psd_plan plan);
 #define psd_plan_run(...)        psd_plan_run_at(PSD_HERE, __VA_ARGS__)
 #define psd_plan_destroy(...)    psd_plan_destroy_at(PSD_HERE, __VA_ARGS__)
 
-/* ------------------------------------------------------------------------------------------ tables */
+/* ------------------------------------------------------------------------------------------------- tables */
 
 /* A table is a set of named parameters whose shards live on the ranks of role `server` (psworker --role
  * server), cut evenly. Trainers push gradients and pull parameters. Mode BSP: clock t is applied once every

@@ -86,8 +86,7 @@ static void block(psd_ctx *ctx, psd_work_slot *const *slots, psd_request **reque
     psd_record_wait_end(&ctx->recorder, record);
 }
 
-/* ------------------------------------------------------------------------------------------------------ one
- * work */
+/* ----------------------------------------------------------------------------------------------- one work */
 
 static psd_status wait_one(PSD_AT, const char *verb, psd_ctx *ctx, psd_work work, int64_t timeout_ms,
                            psd_op_result *result)
@@ -164,8 +163,7 @@ psd_status psd_test_at(PSD_AT, psd_ctx *ctx, psd_work work, bool *done)
     return status;
 }
 
-/* --------------------------------------------------------------------------------------------------------
- * several */
+/* ------------------------------------------------------------------------------------------------ several */
 
 typedef struct few {
     psd_work_slot *slots[FEW];

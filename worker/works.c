@@ -112,8 +112,7 @@ void work_end(psd_ctx *ctx, psd_work_slot *slot, const psd_op_result *result)
     psd_work_cancel(&ctx->works, slot);
 }
 
-/* --------------------------------------------------------------------------------------------------------
- * settle */
+/* ------------------------------------------------------------------------------------------------- settle */
 
 static psd_status wait_for(psd_ctx *ctx, psd_work_slot *slot, psd_time_ns deadline, psd_op_result *result)
 {

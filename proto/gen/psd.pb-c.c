@@ -1042,7 +1042,7 @@ void   psdpb__reply__free_unpacked
   assert(message->base.descriptor == &psdpb__reply__descriptor);
   protobuf_c_message_free_unpacked ((ProtobufCMessage*)message, allocator);
 }
-static const ProtobufCFieldDescriptor psdpb__envelope__field_descriptors[39] =
+static const ProtobufCFieldDescriptor psdpb__envelope__field_descriptors[40] =
 {
   {
     "version",
@@ -1512,11 +1512,24 @@ static const ProtobufCFieldDescriptor psdpb__envelope__field_descriptors[39] =
     0 | PROTOBUF_C_FIELD_FLAG_ONEOF,             /* flags */
     0,NULL,NULL    /* reserved1,reserved2, etc */
   },
+  {
+    "cancel",
+    51,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_MESSAGE,
+    offsetof(Psdpb__Envelope, body_case),
+    offsetof(Psdpb__Envelope, cancel),
+    &psdpb__nothing__descriptor,
+    NULL,
+    0 | PROTOBUF_C_FIELD_FLAG_ONEOF,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
 };
 static const unsigned psdpb__envelope__field_indices_by_name[] = {
   29,   /* field[29] = abort */
   21,   /* field[21] = bye */
   35,   /* field[35] = bye_ack */
+  39,   /* field[39] = cancel */
   26,   /* field[26] = group_ask_token */
   11,   /* field[11] = group_close */
   10,   /* field[10] = group_fail */
@@ -1558,7 +1571,7 @@ static const ProtobufCIntRange psdpb__envelope__number_ranges[2 + 1] =
 {
   { 1, 0 },
   { 17, 5 },
-  { 0, 39 }
+  { 0, 40 }
 };
 const ProtobufCMessageDescriptor psdpb__envelope__descriptor =
 {
@@ -1568,7 +1581,7 @@ const ProtobufCMessageDescriptor psdpb__envelope__descriptor =
   "Psdpb__Envelope",
   "psdpb",
   sizeof(Psdpb__Envelope),
-  39,
+  40,
   psdpb__envelope__field_descriptors,
   psdpb__envelope__field_indices_by_name,
   2,  psdpb__envelope__number_ranges,

@@ -80,7 +80,8 @@ typedef enum {
   PSDPB__ENVELOPE__BODY_BYE_ACK = 47,
   PSDPB__ENVELOPE__BODY_STOP = 48,
   PSDPB__ENVELOPE__BODY_QUERY = 49,
-  PSDPB__ENVELOPE__BODY_REPLY = 50
+  PSDPB__ENVELOPE__BODY_REPLY = 50,
+  PSDPB__ENVELOPE__BODY_CANCEL = 51
     PROTOBUF_C__FORCE_ENUM_TO_BE_INT_SIZE(PSDPB__ENVELOPE__BODY__CASE)
 } Psdpb__Envelope__BodyCase;
 
@@ -131,6 +132,7 @@ struct  Psdpb__Envelope
     Psdpb__Stop *stop;
     Psdpb__Query *query;
     Psdpb__Reply *reply;
+    Psdpb__Nothing *cancel;
   };
 };
 #define PSDPB__ENVELOPE__INIT \

@@ -56,6 +56,7 @@ static const handler handlers[PSD_MSG_TYPES] = {
     [PSD_MSG_PLAN_CLOSE] = plans_close,      [PSD_MSG_TABLE_OPEN] = tables_open,
     [PSD_MSG_TABLE_READY] = tables_ready,    [PSD_MSG_TABLE_PROGRESS] = tables_progress,
     [PSD_MSG_TABLE_CLOSE] = tables_close,    [PSD_MSG_BYE] = members_bye,
+    [PSD_MSG_CANCEL] = requests_cancel,
 };
 
 static bool same_ident(const member *m, const psd_ident *ident)

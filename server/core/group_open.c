@@ -27,8 +27,7 @@ static void pending_remove(psd_core *core, pending *p)
     bury(core, p, pending_free);
 }
 
-/* Answers all who asked, and forgets the request. */
-static void pending_refuse(psd_core *core, pending *p, psd_status status, const char *text)
+void pending_refuse(psd_core *core, pending *p, psd_status status, const char *text)
 {
     psd_msg *msg = send_to(core, to_group(p->job, p->id), PSD_MSG_REFUSE);
     msg->u.refuse.status = status;
@@ -57,8 +56,7 @@ void pendings_member_ended(psd_core *core, member *m, const char *text)
     }
 }
 
-/* -------------------------------------------------------------------------------------------- the same, once
- * more */
+/* ------------------------------------------------------------------------------------ the same, once more */
 
 static void answer_group(psd_core *core, const group *g, const member *m, const psd_msg *msg)
 {
@@ -94,8 +92,7 @@ static bool asked_before(psd_core *core, const member *m, const psd_msg *msg)
     return false;
 }
 
-/* -------------------------------------------------------------------------------------------------- new
- * requests */
+/* ------------------------------------------------------------------------------------------- new requests */
 
 static pending *pending_make(psd_core *core, const member *m, const psd_msg *msg, uint32_t count,
                              const uint32_t *members, uint32_t *order)
@@ -265,8 +262,7 @@ static pending *find_child(psd_core *core, const member *m, const psd_msg *msg)
     return pending_make(core, m, msg, parent->count, parent->members, order);
 }
 
-/* -----------------------------------------------------------------------------------------------------
- * complete */
+/* ----------------------------------------------------------------------------------------------- complete */
 
 typedef struct part {
     int32_t color;

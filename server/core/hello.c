@@ -21,8 +21,7 @@ static void refuse_hello(psd_core *core, const psd_event *event, psd_status stat
              text);
 }
 
-/* -------------------------------------------------------------------------------------------------- the
- * message */
+/* -------------------------------------------------------------------------------------------- the message */
 
 static bool hello_valid(psd_core *core, const psd_event *event)
 {
@@ -58,8 +57,7 @@ static bool hello_valid(psd_core *core, const psd_event *event)
     return false;
 }
 
-/* ----------------------------------------------------------------------------------------------------
- * answering */
+/* ---------------------------------------------------------------------------------------------- answering */
 
 void members_fill_welcome(const psd_core *core, const job *j, psd_msg_welcome *out)
 {
@@ -119,8 +117,7 @@ static void hello_again(psd_core *core, member *m, const psd_event *event)
     m->seen = core->now;
 }
 
-/* ----------------------------------------------------------------------------------------------------
- * admitting */
+/* ---------------------------------------------------------------------------------------------- admitting */
 
 static const char *keep(char **at, const char *text)
 {

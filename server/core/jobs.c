@@ -14,8 +14,7 @@ job *jobs_find(const psd_core *core, const char *name)
     return NULL;
 }
 
-/* ------------------------------------------------------------------------------------------------------
- * roster */
+/* ------------------------------------------------------------------------------------------------- roster */
 
 bool roster_add(psd_core *core, job *j, member *m)
 {
@@ -41,8 +40,7 @@ void roster_remove(job *j, member *m)
     last->roster_at = m->roster_at;
 }
 
-/* ------------------------------------------------------------------------------------------------- made,
- * ended */
+/* -------------------------------------------------------------------------------------------- made, ended */
 
 static void shelf_free(shelf *s, bury_free free_item)
 {
@@ -219,8 +217,7 @@ job *jobs_take(psd_core *core, const psd_msg *msg, psd_status *status, char *why
     return job_start(core, place, msg);
 }
 
-/* ---------------------------------------------------------------------------------------------------
- * formation */
+/* ---------------------------------------------------------------------------------------------- formation */
 
 static int by_host_then_arrival(const void *a, const void *b)
 {
@@ -282,8 +279,7 @@ void jobs_form(psd_core *core, job *j)
     (void)groups_create(core, j, j->world, NULL, NULL, NULL);
 }
 
-/* --------------------------------------------------------------------------------------------- what is
- * missing */
+/* ---------------------------------------------------------------------------------------- what is missing */
 
 #define NAMED_MISSING 4
 #define BRIEF_RANKS   256 /* looked at for the text that each arrival gets */

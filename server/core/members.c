@@ -8,8 +8,7 @@
 
 #include "server/core/state.h"
 
-/* -------------------------------------------------------------------------------------------------- time
- * lists */
+/* --------------------------------------------------------------------------------------------- time lists */
 
 static time_list *list_of(psd_core *core, uint8_t which)
 {
@@ -53,8 +52,7 @@ void member_activate(psd_core *core, member *m)
     list_put(core, m, m->peer == 0 ? LIST_GRACE : LIST_LEASE);
 }
 
-/* ------------------------------------------------------------------------------------------------------
- * lookup */
+/* ------------------------------------------------------------------------------------------------- lookup */
 
 uint64_t name_key(const job *j, const char *name)
 {
@@ -87,8 +85,7 @@ void member_text(const member *m, char *out, size_t out_bytes)
         (void)snprintf(out, out_bytes, "worker %s on host %s, pid %u", m->name, m->host, m->pid);
 }
 
-/* -------------------------------------------------------------------------------------------------
- * connections */
+/* -------------------------------------------------------------------------------------------- connections */
 
 void member_attach(psd_core *core, member *m, psd_peer peer)
 {
@@ -148,8 +145,7 @@ void member_forget(psd_core *core, member *m)
     bury(core, m, free);
 }
 
-/* --------------------------------------------------------------------------------------------- losses,
- * leaves */
+/* ----------------------------------------------------------------------------------------- losses, leaves */
 
 static void member_end(psd_core *core, member *m, member_state state)
 {
@@ -254,8 +250,7 @@ void members_bye(psd_core *core, member *m, const psd_msg *msg)
     jobs_member_ended(core, m);
 }
 
-/* ---------------------------------------------------------------------------------------------------
- * heartbeat */
+/* ---------------------------------------------------------------------------------------------- heartbeat */
 
 void members_heartbeat(psd_core *core, member *m, const psd_msg *msg)
 {
@@ -277,8 +272,7 @@ void members_heartbeat(psd_core *core, member *m, const psd_msg *msg)
         *m->current = beat->current;
 }
 
-/* ------------------------------------------------------------------------------------------- timer and
- * restart */
+/* -------------------------------------------------------------------------------------- timer and restart */
 
 static void ask_lost(psd_core *core, member *m)
 {

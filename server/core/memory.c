@@ -5,8 +5,7 @@
 
 #include "server/core/state.h"
 
-/* ----------------------------------------------------------------------------------------------------
- * shelves */
+/* ------------------------------------------------------------------------------------------------ shelves */
 
 /* Every shelved struct has its id first. */
 static uint32_t id_of(const void *item)
@@ -60,8 +59,7 @@ void shelf_remove(shelf *s, uint32_t id)
     memmove(&s->items[at], &s->items[at + 1], (s->count - at) * sizeof(*s->items));
 }
 
-/* --------------------------------------------------------------------------------------------------- rank
- * sets */
+/* ---------------------------------------------------------------------------------------------- rank sets */
 
 int64_t ranks_find(const uint32_t *members, const uint32_t *order, uint32_t count, uint32_t world_rank)
 {
@@ -153,8 +151,7 @@ void ranks_text(const uint32_t *members, uint32_t count, char *out, size_t out_b
     }
 }
 
-/* ------------------------------------------------------------------------------------------------ memory,
- * graves */
+/* ----------------------------------------------------------------------------------------- memory, graves */
 
 void *core_calloc(psd_core *core, size_t count, size_t bytes)
 {
@@ -203,8 +200,7 @@ void graves_empty(psd_core *core)
     core->grave_count = 0;
 }
 
-/* -------------------------------------------------------------------------------------------------------
- * arena */
+/* -------------------------------------------------------------------------------------------------- arena */
 
 void *arena_take(psd_core *core, size_t bytes)
 {

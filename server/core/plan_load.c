@@ -4,8 +4,7 @@
 
 #include "server/core/state.h"
 
-/* ------------------------------------------------------------------------------------------------- each
- * rank's own */
+/* ---------------------------------------------------------------------------------------- each rank's own */
 
 /* Lists each rank's own steps, in the plan's order: counting, then filling. A step of a rank to itself is one
  * entry as a send and one as a receive. */
@@ -100,8 +99,7 @@ static bool hash_steps(psd_core *core, plan *p)
     return true;
 }
 
-/* -------------------------------------------------------------------------------------------------------
- * compiled */
+/* ----------------------------------------------------------------------------------------------- compiled */
 
 static plan *find_compiling(const psd_core *core, uint32_t id)
 {
@@ -176,8 +174,7 @@ void plans_compiled(psd_core *core, const psd_event *event)
     (void)send_to(core, to_plan(p), PSD_MSG_PLAN_STEPS);
 }
 
-/* ------------------------------------------------------------------------------------------------ loading,
- * running */
+/* --------------------------------------------------------------------------------------- loading, running */
 
 static plan *plan_of(psd_core *core, const member *m, const psd_msg *msg, uint32_t *at)
 {
@@ -297,8 +294,7 @@ void plans_close(psd_core *core, member *m, const psd_msg *msg)
     mark_closed(core, p, at);
 }
 
-/* --------------------------------------------------------------------------------------------- failures,
- * resuming */
+/* ------------------------------------------------------------------------------------- failures, resuming */
 
 void plans_group_broken(psd_core *core, const group *g)
 {

@@ -55,8 +55,7 @@ void plans_refuse(psd_core *core, plan *p, psd_status status, const char *text)
         plan_remove(core, p);
 }
 
-/* --------------------------------------------------------------------------------------------------------
- * asking */
+/* ------------------------------------------------------------------------------------------------- asking */
 
 static bool inputs_valid(psd_core *core, const member *m, const psd_msg *msg, const group *g)
 {

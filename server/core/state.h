@@ -29,8 +29,7 @@
 #define GRACE_LONGEST_NS     PSD_NS_PER_S
 #define PLAN_STEPS_PER_CHUNK 16384 /* at most 34 bytes a step on the wire: well under PSD_MAX_FRAME */
 
-/* -------------------------------------------------------------------------------------------------
- * containers */
+/* --------------------------------------------------------------------------------------------- containers */
 
 /* Objects in ascending order of their id, which is their first field. */
 typedef struct shelf {
@@ -62,8 +61,7 @@ static inline bool bit_set(uint64_t *bits, uint32_t at)
     return fresh;
 }
 
-/* ----------------------------------------------------------------------------------------------------
- * members */
+/* ------------------------------------------------------------------------------------------------ members */
 
 typedef enum member_state {
     MEMBER_WAITING = 1, /* for the world to be complete */
@@ -129,8 +127,7 @@ static inline bool member_is_server(const member *m)
     return strcmp(m->role, "server") == 0;
 }
 
-/* -----------------------------------------------------------------------------------------------------
- * groups */
+/* ------------------------------------------------------------------------------------------------- groups */
 
 typedef enum group_state {
     GROUP_ASKING = 1,  /* for the token, from group rank 0 */
@@ -177,8 +174,7 @@ typedef struct pending {
     psd_time_ns since;
 } pending;
 
-/* ------------------------------------------------------------------------------------------------------
- * plans */
+/* -------------------------------------------------------------------------------------------------- plans */
 
 typedef enum plan_state {
     PLAN_AGREEING = 1,
@@ -216,8 +212,7 @@ typedef struct plan {
     char *reason;
 } plan;
 
-/* -----------------------------------------------------------------------------------------------------
- * tables */
+/* ------------------------------------------------------------------------------------------------- tables */
 
 typedef enum table_state {
     TABLE_AGREEING = 1,
@@ -257,8 +252,7 @@ typedef struct table {
     char *reason;
 } table;
 
-/* ------------------------------------------------------------------------------------------------ jobs, core
- */
+/* --------------------------------------------------------------------------------------------- jobs, core */
 
 typedef enum job_state {
     JOB_FORMING = 1,
@@ -361,8 +355,7 @@ struct psd_core {
     uint64_t note_count;
 };
 
-/* ---------------------------------------------------------------------------------------- effects.c, memory
- */
+/* -------------------------------------------------------------------------------------- effects.c, memory */
 
 psd_msg *send_to(psd_core *core, psd_audience to, psd_msg_type type); /* never NULL */
 psd_msg *send_to_peer(psd_core *core, psd_peer peer, psd_msg_type type);
@@ -389,8 +382,7 @@ void *arena_take(psd_core *core, size_t bytes);
 char *arena_text(psd_core *core, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void arena_empty(psd_core *core, bool all);
 
-/* ------------------------------------------------------------------------------------------- ordered rank
- * sets */
+/* -------------------------------------------------------------------------------------- ordered rank sets */
 
 /* Group order over world ranks: members NULL stands for 0 .. count-1. */
 int64_t ranks_find(const uint32_t *members, const uint32_t *order, uint32_t count, uint32_t world_rank);
@@ -405,8 +397,7 @@ static inline uint32_t ranks_at(const uint32_t *members, uint32_t at)
     return members == NULL ? at : members[at];
 }
 
-/* --------------------------------------------------------------------------------------------------
- * members.c */
+/* ---------------------------------------------------------------------------------------------- members.c */
 
 void members_hello(psd_core *core, const psd_event *event); /* hello.c */
 void members_fill_welcome(const psd_core *core, const job *j,
@@ -432,8 +423,7 @@ void member_text(const member *m, char *out, size_t out_bytes);
 void job_waiting_text(job *j, bool brief, char *out,
                       size_t out_bytes); /* brief: bounded work, may name fewer */
 
-/* -----------------------------------------------------------------------------------------------------
- * jobs.c */
+/* ------------------------------------------------------------------------------------------------- jobs.c */
 
 job *jobs_find(const psd_core *core, const char *name);
 /* Finds, starts anew or makes the job of a HELLO; NULL with a reason. */
@@ -446,8 +436,7 @@ void job_free(job *j);
 bool roster_add(psd_core *core, job *j, member *m);
 void roster_remove(job *j, member *m);
 
-/* ---------------------------------------------------------------------------------------------------
- * groups.c */
+/* ----------------------------------------------------------------------------------------------- groups.c */
 
 void groups_open(psd_core *core, member *m, const psd_msg *msg); /* group_open.c */
 void groups_token(psd_core *core, member *m, const psd_msg *msg);
@@ -461,14 +450,17 @@ void groups_send_opened(psd_core *core, const group *g, psd_msg *msg);
 void groups_abort(psd_core *core, group *g, psd_status status, int32_t culprit, const char *text);
 void groups_member_ended(psd_core *core, member *m, bool failed, const char *text);
 void groups_resume(psd_core *core, member *m); /* sends again what may have been missed */
+/* Answers all who asked, and forgets the request. */
+void pending_refuse(psd_core *core, pending *p, psd_status status, const char *text);
 void pendings_refuse_parent(psd_core *core, job *j, uint32_t parent, psd_status status, const char *text);
 void pendings_member_ended(psd_core *core, member *m, const char *text);
+/* "split of group 1: rank 3 has not asked" */
+const char *pending_text(psd_core *core, const pending *p);
 int64_t group_rank_of(const group *g, const member *m);
 void group_free(void *g);
 void pending_free(void *p);
 
-/* ------------------------------------------------------------------------------------ plans.c, tables.c,
- * views.c */
+/* ----------------------------------------------------------------------------- plans.c, tables.c, views.c */
 
 void plans_open(psd_core *core, member *m, const psd_msg *msg);
 void plans_compiled(psd_core *core, const psd_event *event);
@@ -493,6 +485,17 @@ void tables_progress(psd_core *core, member *m, const psd_msg *msg);
 void tables_close(psd_core *core, member *m, const psd_msg *msg);
 void tables_member_ended(psd_core *core, member *m, bool failed, const char *text);
 void tables_resume(psd_core *core, member *m);
+/* Ends a table that was never open: all who asked are answered now, those yet to ask when they do. */
+void table_refuse(psd_core *core, table *t, psd_status status, const char *text);
+int64_t trainer_of(const table *t, const member *m);
+
+/* ----------------------------------------------------------------------------------------------- cancel.c */
+
+void requests_cancel(psd_core *core, member *m, const psd_msg *msg);
+/* "rank 3 has not asked", "rank 3 and 2 more have not asked": the first of those whose request is 0. */
+const char *not_asked_text(psd_core *core, const uint32_t *members, const uint64_t *requests, uint32_t count,
+                           uint32_t asked);
+
 void table_free(void *t);
 
 void views_answer(psd_core *core, const psd_event *event);

@@ -28,7 +28,7 @@ static void table_remove(psd_core *core, table *t)
     bury(core, t, table_free);
 }
 
-static int64_t trainer_of(const table *t, const member *m)
+int64_t trainer_of(const table *t, const member *m)
 {
     if (m->rank < 0)
         return -1;
@@ -73,8 +73,7 @@ static void mark_closed(psd_core *core, table *t, uint32_t at)
     table_remove(core, t);
 }
 
-/* Ends a table that was never open: all who asked are answered now, those yet to ask when they do. */
-static void table_refuse(psd_core *core, table *t, psd_status status, const char *text)
+void table_refuse(psd_core *core, table *t, psd_status status, const char *text)
 {
     uint32_t count = t->trainer_count;
     psd_msg *msg = send_to(core, to_trainers(t), PSD_MSG_REFUSE);
@@ -90,8 +89,7 @@ static void table_refuse(psd_core *core, table *t, psd_status status, const char
             mark_closed(core, t, at); /* the last one buries the table, which stays readable in this step */
 }
 
-/* --------------------------------------------------------------------------------------------------------
- * asking */
+/* ------------------------------------------------------------------------------------------------- asking */
 
 /* Checks what a trainer asks for; the reason, or NULL when it is sound. */
 static const char *spec_fault(const psd_table_spec *spec)
@@ -286,8 +284,7 @@ void tables_open(psd_core *core, member *m, const psd_msg *msg)
     fill_table(t, &send_to(core, to_servers(t), PSD_MSG_TABLE_ASSIGN)->u.table_open);
 }
 
-/* --------------------------------------------------------------------------------------------------------
- * serving */
+/* ------------------------------------------------------------------------------------------------ serving */
 
 void tables_ready(psd_core *core, member *m, const psd_msg *msg)
 {
@@ -340,8 +337,7 @@ void tables_close(psd_core *core, member *m, const psd_msg *msg)
     mark_closed(core, t, (uint32_t)at);
 }
 
-/* ---------------------------------------------------------------------------------------------- failures,
- * resuming */
+/* ------------------------------------------------------------------------------------- failures, resuming */
 
 /* A clock needs every trainer and every server: without one of them an open table has failed. A trainer that
  * left cleanly has closed it. */

@@ -9,8 +9,7 @@
 #define DEFAULT_ROWS 256
 #define MOST_ROWS    512 /* of at most 2 KiB each: a page stays under PSD_MAX_FRAME */
 
-/* ----------------------------------------------------------------------------------------------------------
- * pages */
+/* -------------------------------------------------------------------------------------------------- pages */
 
 psd_cell *page_row(page *p)
 {
@@ -46,8 +45,7 @@ psd_cell cell_ranks(psd_core *core, const uint32_t *members, uint32_t count)
     return cell_text(arena_text(core, "%s", text));
 }
 
-/* ---------------------------------------------------------------------------------------------------------
- * status */
+/* ------------------------------------------------------------------------------------------------- status */
 
 static const psd_column status_columns[] = {
     {"job", PSD_CELL_TEXT},       {"state", PSD_CELL_TEXT}, {"have", PSD_CELL_INT},  {"want", PSD_CELL_INT},
@@ -108,8 +106,7 @@ static void visit_status(psd_core *core, job *j, page *p)
     *row = cell_text(job_text(core, j));
 }
 
-/* ----------------------------------------------------------------------------------------------------------
- * ranks */
+/* -------------------------------------------------------------------------------------------------- ranks */
 
 static const psd_column ranks_columns[] = {
     {"job", PSD_CELL_TEXT},    {"rank", PSD_CELL_INT},       {"name", PSD_CELL_TEXT},
@@ -164,8 +161,7 @@ static void visit_ranks(psd_core *core, job *j, page *p)
             visit_member(core, j, j->roster[i], p);
 }
 
-/* ------------------------------------------------------------------------------------------------------------
- * ops */
+/* ---------------------------------------------------------------------------------------------------- ops */
 
 static const psd_column ops_columns[] = {
     {"job", PSD_CELL_TEXT},    {"rank", PSD_CELL_INT},       {"ops", PSD_CELL_INT},
@@ -200,8 +196,7 @@ static void visit_ops(psd_core *core, job *j, page *p)
             visit_op(core, j, j->ranks[rank], p);
 }
 
-/* ---------------------------------------------------------------------------------------------------------
- * events */
+/* ------------------------------------------------------------------------------------------------- events */
 
 static const psd_column events_columns[] = {
     {"age", PSD_CELL_NS},   {"level", PSD_CELL_TEXT}, {"job", PSD_CELL_TEXT},
@@ -227,8 +222,7 @@ static void visit_events(psd_core *core, const char *job_name, page *p)
     }
 }
 
-/* --------------------------------------------------------------------------------------------------------
- * version */
+/* ------------------------------------------------------------------------------------------------ version */
 
 static const psd_column version_columns[] = {
     {"protocol", PSD_CELL_INT}, {"lease", PSD_CELL_NS},      {"heartbeat", PSD_CELL_NS},
@@ -251,8 +245,7 @@ static void visit_version(psd_core *core, const char *job_name, page *p)
     *row = cell_int((int64_t)core->dropped);
 }
 
-/* --------------------------------------------------------------------------------------------------- the
- * question */
+/* ------------------------------------------------------------------------------------------- the question */
 
 #define COLUMNS(list) list, sizeof(list) / sizeof((list)[0])
 

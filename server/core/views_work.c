@@ -4,8 +4,7 @@
 
 #define COLUMNS(list) list, sizeof(list) / sizeof((list)[0])
 
-/* ---------------------------------------------------------------------------------------------------------
- * groups */
+/* ------------------------------------------------------------------------------------------------- groups */
 
 static const psd_column groups_columns[] = {
     {"job", PSD_CELL_TEXT},   {"group", PSD_CELL_INT},    {"epoch", PSD_CELL_INT}, {"size", PSD_CELL_INT},
@@ -30,20 +29,6 @@ static const char *group_text(psd_core *core, const group *g)
     return more == 0 ? arena_text(core, "waits for rank %u to be ready", ranks_at(g->members, at))
                      : arena_text(core, "waits for rank %u and %u more to be ready", ranks_at(g->members, at),
                                   more);
-}
-
-static const char *pending_text(psd_core *core, const pending *p)
-{
-    static const char *const hows[] = {"", "new", "split", "dup"};
-    uint32_t at = 0;
-    while (at + 1 < p->count && p->requests[at] != 0)
-        at++;
-    uint32_t more = p->count - p->asked - 1;
-    const char *of = p->how == PSD_GROUP_NEW ? "" : arena_text(core, " of group %u", p->parent);
-    return more == 0
-               ? arena_text(core, "%s%s: rank %u has not asked", hows[p->how], of, ranks_at(p->members, at))
-               : arena_text(core, "%s%s: rank %u and %u more have not asked", hows[p->how], of,
-                            ranks_at(p->members, at), more);
 }
 
 static void visit_groups(psd_core *core, job *j, page *p)
@@ -76,8 +61,7 @@ static void visit_groups(psd_core *core, job *j, page *p)
     }
 }
 
-/* ----------------------------------------------------------------------------------------------------------
- * plans */
+/* -------------------------------------------------------------------------------------------------- plans */
 
 static const psd_column plans_columns[] = {
     {"job", PSD_CELL_TEXT},    {"plan", PSD_CELL_INT},    {"kind", PSD_CELL_TEXT}, {"group", PSD_CELL_INT},
@@ -132,8 +116,7 @@ static void visit_plans(psd_core *core, job *j, page *p)
     }
 }
 
-/* ---------------------------------------------------------------------------------------------------------
- * tables */
+/* ------------------------------------------------------------------------------------------------- tables */
 
 static const psd_column tables_columns[] = {
     {"job", PSD_CELL_TEXT},     {"table", PSD_CELL_INT},     {"name", PSD_CELL_TEXT},

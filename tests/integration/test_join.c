@@ -55,3 +55,21 @@ PSD_TEST(join, two_claims_to_one_rank)
 {
     join_with_psrun("2", "PSD_RANK=0", "PSD_JOIN_TIMEOUT_MS=3000", 4, "rank 0");
 }
+
+PSD_TEST(join, group_names_who_has_not_asked)
+{
+    char *text = NULL;
+    const char *argv[] = {test_path("bin/psrun"),
+                          "--standalone",
+                          "-n",
+                          "3",
+                          "--",
+                          test_path("tests/programs/missing_member"),
+                          NULL};
+    const char *env[] = {"PSD_TIMEOUT_MS=1500", NULL};
+    int code = test_run(argv, env, 30000, &text);
+    cr_assert_eq(code, 0, "exit %d: %s", code, text);
+    cr_assert(strstr(text, "rank 2 has not asked"), "%s", text);
+    cr_assert(strstr(text, "missing_member.c:"), "%s", text);
+    free(text);
+}

@@ -38,14 +38,21 @@ static void teardown(void)
     cr_assert_eq(system(command), 0);
 }
 
-static void start_rank(test_proc *proc, int rank, int world, const char *iters)
+static void start_program(test_proc *proc, int rank, int world, const char *program, const char *arg0,
+                          const char *arg1)
 {
-    char rank_env[32], world_env[32];
+    char rank_env[32], world_env[32], name_env[32];
     snprintf(rank_env, sizeof rank_env, "PSD_RANK=%d", rank);
     snprintf(world_env, sizeof world_env, "PSD_WORLD_SIZE=%d", world);
-    const char *argv[] = {test_path("tests/programs/loop"), "--iters", iters, NULL};
-    const char *env[] = {coordinator, rank_env, world_env, "PSD_DEBUG=warn", NULL};
+    snprintf(name_env, sizeof name_env, "PSD_NAME=w%d", rank);
+    const char *argv[] = {test_path(program), arg0, arg1, NULL};
+    const char *env[] = {coordinator, rank_env, world_env, name_env, "PSD_DEBUG=warn", NULL};
     cr_assert(test_proc_start(proc, argv, env));
+}
+
+static void start_rank(test_proc *proc, int rank, int world, const char *iters)
+{
+    start_program(proc, rank, world, "tests/programs/loop", "--iters", iters);
 }
 
 /* Does `psctl VIEW` print this text before the deadline? */
@@ -126,5 +133,24 @@ PSD_TEST_WITH(kill, coordinator_restarts, .timeout = 120)
     cr_assert_eq(test_proc_code(&ranks[1]), 3, "rank 1: %s", ranks[1].text);
     for (int r = 0; r < 2; r++)
         test_proc_end(&ranks[r]);
+    teardown();
+}
+
+PSD_TEST_WITH(kill, rank_comes_back, .timeout = 120)
+{
+    test_proc stays, first, second;
+    setup();
+    start_program(&stays, 0, 2, "tests/programs/rejoin", NULL, NULL);
+    start_program(&first, 1, 2, "tests/programs/rejoin", "first", NULL);
+    cr_assert(test_proc_wait(&first, 20000), "%s", first.text);
+    start_program(&second, 1, 2, "tests/programs/rejoin", NULL, NULL);
+    cr_assert(test_proc_wait(&second, 30000), "second life hangs: %s", second.text);
+    cr_assert_eq(test_proc_code(&second), 0, "second life: %s", second.text);
+    cr_assert(strstr(second.text, "psd_group_new"), "%s", second.text);
+    cr_assert(test_proc_wait(&stays, 20000), "rank 0 hangs: %s", stays.text);
+    cr_assert_eq(test_proc_code(&stays), 0, "rank 0: %s", stays.text);
+    test_proc_end(&stays);
+    test_proc_end(&first);
+    test_proc_end(&second);
     teardown();
 }

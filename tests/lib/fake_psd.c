@@ -55,8 +55,7 @@ void fake_psd_send(fake_psd *psd, psd_msg *msg)
     pthread_mutex_unlock(&psd->lock);
 }
 
-/* ------------------------------------------------------------------------------------------------------
- * answers */
+/* ------------------------------------------------------------------------------------------------ answers */
 
 static void open_group(fake_psd *psd, uint32_t group, uint64_t request)
 {
@@ -109,8 +108,7 @@ static void answer(fake_psd *psd, const psd_msg *msg)
         fake_psd_send(psd, &reply);
 }
 
-/* ---------------------------------------------------------------------------------------------------------
- * thread */
+/* ------------------------------------------------------------------------------------------------- thread */
 
 static void on_msg(fake_psd *psd, const psd_msg *msg, const uint8_t *id, size_t id_bytes)
 {

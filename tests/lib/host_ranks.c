@@ -91,7 +91,7 @@ void host_rank_close(host_rank *r)
     r->backend = NULL;
 }
 
-/* ------------------------------------------------------------------------ threads */
+/* ------------------------------------------------------------------------------------------------ threads */
 
 typedef struct team {
     const host_ranks *all;
@@ -149,7 +149,7 @@ int host_ranks_run(const host_ranks *all)
     return failures;
 }
 
-/* ------------------------------------------------------------------------ operations */
+/* --------------------------------------------------------------------------------------------- operations */
 
 psd_op host_op(psd_op_kind kind, psd_dtype dtype, int64_t count, const void *in, void *out)
 {

@@ -4,13 +4,16 @@
  *   hello WORKERS [world N|N:M] [rank N] [role R] [host H]
  *   resync W          the same life on a new connection       reborn W [token]  a new life of the same name
  *   double W          another process that claims W's name
- *   gone W            psd proves the connection closed         silent W          a new connection,
- * unannounced beat W [OP]       heartbeat, in operation OP               impostor W        heartbeat with
- * another incarnation new W RANKS | split W GROUP COLOR KEY | dup W GROUP | again W (the last request once
- * more) token W G | ready W G | close W G | fail W G TEXT | manual | auto (do workers make tokens and get
- * ready alone?) plan W GROUP COUNT SHIFT | next W PLAN CHUNK | loaded W PLAN [wrong] | ran W PLAN RUNS BYTES
- * | unplan W PLAN table W NAME LR COUNT... | room W TABLE [TEXT] | served W TABLE CLOCK | untable W TABLE bye
- * W [TEXT] | view NAME [JOB] [AFTER LIMIT] | stop [JOB] | shutdown | advance MS | replay | restart */
+ *   gone W            psd proves the connection closed         silent W          a new connection, unannounced
+ *   beat W [OP]       heartbeat, in operation OP               impostor W        heartbeat of another incarnation
+ *   new W RANKS | split W GROUP COLOR KEY | dup W GROUP
+ *   again W           the last request once more               cancel W          the last request is taken back
+ *   token W G | ready W G | close W G | fail W G TEXT
+ *   manual | auto     do workers make tokens and get ready by themselves?
+ *   plan W GROUP COUNT SHIFT | next W PLAN CHUNK | loaded W PLAN [wrong] | ran W PLAN RUNS BYTES | unplan W PLAN
+ *   table W NAME LR COUNT... | room W TABLE [TEXT] | served W TABLE CLOCK | untable W TABLE
+ *   bye W [TEXT] | view NAME [JOB] [AFTER LIMIT] | stop [JOB] | shutdown | advance MS | replay | restart
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,8 +50,7 @@ static void request(sim *s, sim_worker *w, psd_msg *msg)
     sim_say(s, w, msg);
 }
 
-/* ----------------------------------------------------------------------------------------------------------
- * people */
+/* ------------------------------------------------------------------------------------------------- people */
 
 static void say_hello(sim *s, sim_worker *w, bool resume)
 {
@@ -145,8 +147,7 @@ static void do_bye(sim *s, sim_worker *w, const words *in)
     request(s, w, &msg);
 }
 
-/* ----------------------------------------------------------------------------------------------------------
- * groups */
+/* ------------------------------------------------------------------------------------------------- groups */
 
 static void do_new(sim *s, sim_worker *w, const words *in)
 {
@@ -185,6 +186,14 @@ static void do_again(sim *s, sim_worker *w, const words *in)
     sim_say(s, w, &msg);
 }
 
+/* Its last request is taken back. */
+static void do_cancel(sim *s, sim_worker *w, const words *in)
+{
+    (void)in;
+    psd_msg msg = {.type = PSD_MSG_CANCEL, .request = w->last.request};
+    sim_say(s, w, &msg);
+}
+
 static void do_token(sim *s, sim_worker *w, const words *in)
 {
     psd_msg msg = {.type = PSD_MSG_GROUP_TOKEN};
@@ -216,8 +225,7 @@ static void do_fail(sim *s, sim_worker *w, const words *in)
     sim_say(s, w, &msg);
 }
 
-/* --------------------------------------------------------------------------------------------------- plans,
- * tables */
+/* ------------------------------------------------------------------------------------------ plans, tables */
 
 static void do_plan(sim *s, sim_worker *w, const words *in)
 {
@@ -309,8 +317,7 @@ static void do_untable(sim *s, sim_worker *w, const words *in)
     say_table(s, w, PSD_MSG_TABLE_CLOSE, in, "");
 }
 
-/* --------------------------------------------------------------------------------------------------------
- * commands */
+/* ----------------------------------------------------------------------------------------------- commands */
 
 typedef struct worker_command {
     const char *name;
@@ -318,13 +325,13 @@ typedef struct worker_command {
 } worker_command;
 
 static const worker_command worker_commands[] = {
-    {"hello", do_hello},   {"resync", do_resync},   {"double", do_double}, {"reborn", do_reborn},
-    {"gone", do_gone},     {"silent", do_silent},   {"beat", do_beat},     {"impostor", do_impostor},
-    {"bye", do_bye},       {"new", do_new},         {"split", do_split},   {"dup", do_dup},
-    {"again", do_again},   {"token", do_token},     {"ready", do_ready},   {"close", do_close},
-    {"fail", do_fail},     {"plan", do_plan},       {"next", do_next},     {"loaded", do_loaded},
-    {"ran", do_ran},       {"unplan", do_unplan},   {"table", do_table},   {"room", do_room},
-    {"served", do_served}, {"untable", do_untable},
+    {"cancel", do_cancel},     {"hello", do_hello},   {"resync", do_resync},   {"double", do_double},
+    {"reborn", do_reborn},     {"gone", do_gone},     {"silent", do_silent},   {"beat", do_beat},
+    {"impostor", do_impostor}, {"bye", do_bye},       {"new", do_new},         {"split", do_split},
+    {"dup", do_dup},           {"again", do_again},   {"token", do_token},     {"ready", do_ready},
+    {"close", do_close},       {"fail", do_fail},     {"plan", do_plan},       {"next", do_next},
+    {"loaded", do_loaded},     {"ran", do_ran},       {"unplan", do_unplan},   {"table", do_table},
+    {"room", do_room},         {"served", do_served}, {"untable", do_untable},
 };
 
 static bool run_for_workers(sim *s, const words *in)

@@ -45,8 +45,7 @@ sim_worker *sim_worker_named(sim *s, const char *name)
     return w;
 }
 
-/* ----------------------------------------------------------------------------------------------------------
- * trace */
+/* -------------------------------------------------------------------------------------------------- trace */
 
 static void flush_line(sim *s)
 {
@@ -63,8 +62,7 @@ static void gather_line(sim *s, const char *name, const char *line)
     (void)snprintf(s->line, sizeof(s->line), "%s", line);
 }
 
-/* --------------------------------------------------------------------------------------------------------
- * journal */
+/* ------------------------------------------------------------------------------------------------ journal */
 
 static const void *keep(sim_record *r, const void *from, size_t bytes)
 {
@@ -98,8 +96,7 @@ static void journal_add(sim *s, const psd_event *event)
         spec->params = keep(r, spec->params, spec->param_count * sizeof(*spec->params));
 }
 
-/* ---------------------------------------------------------------------------------------------------------
- * effects */
+/* ------------------------------------------------------------------------------------------------ effects */
 
 static sim_worker *worker_at(sim *s, psd_peer peer)
 {
@@ -257,8 +254,7 @@ void sim_advance(sim *s, psd_time_ns by)
     s->now = until;
 }
 
-/* ---------------------------------------------------------------------------------------------------------
- * restart */
+/* ------------------------------------------------------------------------------------------------ restart */
 
 /* All that a restart must bring back, as text. */
 static char *durable_state(sim *s, psd_core *core)

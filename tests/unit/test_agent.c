@@ -93,8 +93,7 @@ static psd_status close_group(psd_agent *agent, uint32_t group)
     return psd_agent_tell(agent, &msg);
 }
 
-/* ---------------------------------------------------------------------------------------------------------
- * joining */
+/* ------------------------------------------------------------------------------------------------ joining */
 
 PSD_TEST(agent, joins_and_beats)
 {
@@ -196,8 +195,7 @@ PSD_TEST(agent, says_hello_until_answered)
     fake_psd_stop(psd);
 }
 
-/* --------------------------------------------------------------------------------------------------------
- * requests */
+/* ----------------------------------------------------------------------------------------------- requests */
 
 static psd_status open_alone(psd_agent *agent, int64_t ms, uint32_t *group, char *why, size_t why_bytes)
 {
@@ -339,8 +337,7 @@ PSD_TEST(agent, ends_a_request_by_its_deadline)
     fake_psd_stop(psd);
 }
 
-/* ----------------------------------------------------------------------------------------------------------
- * resync */
+/* ------------------------------------------------------------------------------------------------- resync */
 
 /* Swallows the request until psd has been restarted. */
 static bool answer_after_restart(fake_psd *psd, const psd_msg *msg, void *arg)
@@ -416,8 +413,7 @@ PSD_TEST(agent, does_not_become_another_rank)
     fake_psd_stop(psd);
 }
 
-/* -------------------------------------------------------------------------------------------------
- * unsolicited ones */
+/* --------------------------------------------------------------------------------------- unsolicited ones */
 
 static void send_abort(fake_psd *psd, uint32_t group, const char *text)
 {
@@ -523,8 +519,7 @@ PSD_TEST(agent, says_when_it_cannot_make_a_token)
     fake_psd_stop(psd);
 }
 
-/* ---------------------------------------------------------------------------------------------------------
- * nonsense */
+/* ----------------------------------------------------------------------------------------------- nonsense */
 
 PSD_TEST(agent, ignores_and_counts_what_it_does_not_understand)
 {

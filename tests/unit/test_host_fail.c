@@ -22,7 +22,7 @@ static int run_on(int32_t size, const char *transport, int64_t eager_limit, host
     return host_ranks_run(&all);
 }
 
-/* ------------------------------------------------------------------------ collectives that differ */
+/* -------------------------------------------------------------------------------- collectives that differ */
 
 typedef struct disagreement {
     psd_op all;           /* what all ranks call */
@@ -185,7 +185,7 @@ PSD_TEST(host_fail, splits_that_do_not_fit_name_the_cell)
     check_disagreement(3, &d);
 }
 
-/* ------------------------------------------------------------------------ messages that differ */
+/* ----------------------------------------------------------------------------------- messages that differ */
 
 typedef struct p2p_case {
     psd_dtype dtype;
@@ -250,7 +250,7 @@ PSD_TEST(host_fail, a_receive_from_oneself_of_another_count)
     cr_assert_eq(run_on(1, "shm", 65536, self_disagree, NULL), 0);
 }
 
-/* ------------------------------------------------------------------------ deadlines, aborts */
+/* -------------------------------------------------------------------------------------- deadlines, aborts */
 
 static void deadline(host_rank *r)
 {
@@ -424,7 +424,7 @@ PSD_TEST(host_fail, a_rank_that_leaves_in_order_breaks_nothing)
     cr_assert_eq(run_on(3, "tcp", 65536, leave_in_turn, NULL), 0);
 }
 
-/* ------------------------------------------------------------------------ processes that die */
+/* ------------------------------------------------------------------------------------- processes that die */
 
 typedef struct shared_page {
     char address[2][PSD_MAX_ADDR];

@@ -128,7 +128,7 @@ PSD_TEST(host_hostile, frames_that_lie_break_the_link)
     expect_broken("shm", &lie, sizeof(lie));
 }
 
-/* ------------------------------------------------------------------------ sequences */
+/* ---------------------------------------------------------------------------------------------- sequences */
 
 static uint64_t state;
 

@@ -40,7 +40,7 @@ static void barrier(host_rank *r)
     HOST_CHECK(r, host_run(r, &op, NULL) == PSD_OK);
 }
 
-/* ------------------------------------------------------------------------ sizes */
+/* -------------------------------------------------------------------------------------------------- sizes */
 
 static void exchange(host_rank *r, int64_t bytes, bool posted_late)
 {
@@ -94,7 +94,7 @@ PSD_TEST(host_p2p, all_sizes_over_tcp_without_eager)
     cr_assert_eq(run(2, "tcp", 0, sizes), 0);
 }
 
-/* ------------------------------------------------------------------------ rendezvous */
+/* --------------------------------------------------------------------------------------------- rendezvous */
 
 /* Without eager sends a send is not complete before its receive is posted. */
 static void pure_rendezvous(host_rank *r)
@@ -123,7 +123,7 @@ PSD_TEST(host_p2p, eager_limit_0_is_rendezvous)
     cr_assert_eq(run(2, "tcp", 0, pure_rendezvous), 0);
 }
 
-/* ------------------------------------------------------------------------ matching */
+/* ----------------------------------------------------------------------------------------------- matching */
 
 static void any_source_and_tag(host_rank *r)
 {
@@ -222,7 +222,7 @@ PSD_TEST(host_p2p, sends_to_oneself)
     cr_assert_eq(run(2, "shm", 0, to_self), 0);
 }
 
-/* ------------------------------------------------------------------------ many at once */
+/* ------------------------------------------------------------------------------------------- many at once */
 
 static void interleaved(host_rank *r)
 {
@@ -313,7 +313,7 @@ PSD_TEST(host_p2p, wait_any_returns_at_the_first)
     cr_assert_eq(run(2, "shm", 65536, wait_for_any), 0);
 }
 
-/* ------------------------------------------------------------------------ without a caller */
+/* --------------------------------------------------------------------------------------- without a caller */
 
 /* Rank 1 starts a receive larger than any buffer and never calls again until rank 0 has seen its send
  * complete, which only rank 1's progress thread can bring about. They meet through this flag, not through the
@@ -347,7 +347,7 @@ PSD_TEST(host_p2p, a_started_operation_completes_while_its_caller_is_away)
     cr_assert_eq(run(2, "tcp", 65536, caller_is_away), 0);
 }
 
-/* ------------------------------------------------------------------------ the channel */
+/* -------------------------------------------------------------------------------------------- the channel */
 
 static void channel(host_rank *r)
 {

@@ -63,8 +63,7 @@ int psd_launch_signals(void)
     return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-/* -----------------------------------------------------------------------------------------------------
- * ending */
+/* ------------------------------------------------------------------------------------------------- ending */
 
 static void fail(supervisor *s, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
@@ -112,8 +111,7 @@ static void begin_stop(supervisor *s, int number)
     s->kill_at = psd_deadline_ns(psd_now_ns(), GRACE_MS);
 }
 
-/* ----------------------------------------------------------------------------------------------------
- * starting */
+/* ----------------------------------------------------------------------------------------------- starting */
 
 static bool watch(const supervisor *s, int fd, psd_launch_stream *stream)
 {
@@ -180,8 +178,7 @@ static void start_rank(supervisor *s, int32_t rank)
     psd_strings_free(&remote);
 }
 
-/* ------------------------------------------------------------------------------------------------------
- * events */
+/* ------------------------------------------------------------------------------------------------- events */
 
 static rank_process *find_rank(const supervisor *s, pid_t pid)
 {

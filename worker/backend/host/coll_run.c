@@ -7,7 +7,7 @@
 
 #include "common/tensor.h"
 
-/* ------------------------------------------------------------------------ mismatches */
+/* --------------------------------------------------------------------------------------------- mismatches */
 
 static fingerprint fingerprint_of(const psd_op *op)
 {
@@ -179,7 +179,7 @@ void coll_run_notice(psd_request *r)
     }
 }
 
-/* ------------------------------------------------------------------------ matching */
+/* ----------------------------------------------------------------------------------------------- matching */
 
 xfer *coll_run_find_posted(hgroup *g, const frame *f)
 {
@@ -236,7 +236,7 @@ static void sort_early(psd_request *r)
     }
 }
 
-/* ------------------------------------------------------------------------ rounds */
+/* ------------------------------------------------------------------------------------------------- rounds */
 
 static xfer *add_transfer(psd_request *r, const coll_message *item)
 {
@@ -306,7 +306,7 @@ void coll_run_advance(psd_request *r)
         list_append(&e->ready, &r->ready);
 }
 
-/* ------------------------------------------------------------------------ starting */
+/* ----------------------------------------------------------------------------------------------- starting */
 
 static bool take_memory(psd_request *r, const psd_op *op)
 {

@@ -9,7 +9,7 @@
 #define FLUSH_LIMIT   (2 * PSD_NS_PER_S) /* a closing context waits this long for its last frames to leave */
 #define READY_AT_ONCE 16
 
-/* ------------------------------------------------------------------------ the lock */
+/* ----------------------------------------------------------------------------------------------- the lock */
 
 void engine_lock(engine *e)
 {
@@ -25,7 +25,7 @@ void engine_unlock(engine *e)
     pthread_mutex_unlock(&e->lock);
 }
 
-/* ------------------------------------------------------------------------ open, close */
+/* -------------------------------------------------------------------------------------------- open, close */
 
 static void engine_init(engine *e, const psd_backend_config *config)
 {
@@ -142,7 +142,7 @@ hgroup *engine_group(engine *e, uint32_t id)
     return NULL;
 }
 
-/* ------------------------------------------------------------------------ progress */
+/* ----------------------------------------------------------------------------------------------- progress */
 
 static void flush(engine *e)
 {
@@ -263,7 +263,7 @@ bool engine_poll(engine *e, bool with_kernel)
     return did;
 }
 
-/* ------------------------------------------------------------------------ timers */
+/* ------------------------------------------------------------------------------------------------- timers */
 
 void engine_timer_at(engine *e, psd_time_ns when)
 {

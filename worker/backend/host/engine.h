@@ -290,7 +290,7 @@ struct psd_backend {
     uint32_t cores;
 };
 
-/* ------------------------------------------------------------------------ engine.c */
+/* ----------------------------------------------------------------------------------------------- engine.c */
 
 /* Without the lock. */
 psd_status engine_open(const psd_backend_config *config, engine **out, char *why, size_t why_bytes);
@@ -311,7 +311,7 @@ void engine_settle(engine *e);
 
 hgroup *engine_group(engine *e, uint32_t id); /* NULL if not open */
 
-/* ------------------------------------------------------------------------ request.c */
+/* ---------------------------------------------------------------------------------------------- request.c */
 
 psd_request *request_get(hgroup *g, const psd_op *op); /* NULL: out of memory */
 void request_put(engine *e, psd_request *r);
@@ -330,7 +330,7 @@ void xfer_complete(engine *e, xfer *x);
 void xfer_release(engine *e, xfer *x);
 void xfer_cancel(engine *e, xfer *x);
 
-/* ------------------------------------------------------------------------ peer.c */
+/* ------------------------------------------------------------------------------------------------- peer.c */
 
 peer *peer_new(engine *e, host_link *link);
 /* Frees it; groups that hold it have been broken before. */
@@ -352,7 +352,7 @@ void peer_drop_output(peer *p);
 /* Takes a send out of the queues: what is half in the link is copied. */
 void peer_forget_send(peer *p, xfer *x);
 
-/* ------------------------------------------------------------------------ transfer.c */
+/* --------------------------------------------------------------------------------------------- transfer.c */
 
 /* Starts a send: EAGER if small, else RTS. `f` has all but type, payload, id and word. */
 void transfer_send(engine *e, xfer *s, frame *f, uint64_t eager_limit);
@@ -372,7 +372,7 @@ bool transfer_copy(engine *e);
 /* A peer no longer reads cancelled sends of this group (NULL: of any). */
 void transfer_drained(engine *e, hgroup *g, peer *p);
 
-/* ------------------------------------------------------------------------ match.c */
+/* ------------------------------------------------------------------------------------------------ match.c */
 
 /* An EAGER or RTS header: finds its receive, or keeps it; says where an EAGER payload goes. */
 void match_arrived(peer *p, const frame *f);
@@ -388,7 +388,7 @@ void message_free(engine *e, message *m);
 /* Drops all messages that a group holds. */
 void match_drop(hgroup *g);
 
-/* ------------------------------------------------------------------------ p2p.c */
+/* -------------------------------------------------------------------------------------------------- p2p.c */
 
 psd_status p2p_start(hgroup *g, const psd_op *op, psd_request **out);
 /* The posted receive that this header matches first; NULL: none. */
@@ -399,7 +399,7 @@ bool p2p_agrees(const xfer *r, const frame *f);
 void p2p_dispute(hgroup *g, const xfer *r, peer *p, const frame *f);
 void p2p_on_compare(hgroup *g, peer *p, const frame *f, const char *label);
 
-/* ------------------------------------------------------------------------ coll_run.c */
+/* --------------------------------------------------------------------------------------------- coll_run.c */
 
 psd_status coll_run_start(hgroup *g, const psd_op *op, psd_request **out);
 void coll_run_advance(psd_request *r);
@@ -415,7 +415,7 @@ void coll_run_on_compare(hgroup *g, peer *p, const frame *f, const char *label);
 /* Tells the peers of which messages are missing what this collective is. */
 void coll_run_notice(psd_request *r);
 
-/* ------------------------------------------------------------------------ group.c */
+/* ------------------------------------------------------------------------------------------------ group.c */
 
 psd_status host_group_begin(engine *e, const psd_group_desc *desc, hgroup **out, char *why, size_t why_bytes);
 psd_status host_group_poll(hgroup *g, char *why, size_t why_bytes);
@@ -438,14 +438,14 @@ void host_group_check_closed(hgroup *g, const xfer *x);
  * long. */
 void host_group_dispute(hgroup *g, peer *p, const frame *compare, const char *label, const char *text);
 
-/* ------------------------------------------------------------------------ chan.c */
+/* ------------------------------------------------------------------------------------------------- chan.c */
 
 psd_status host_chan_send(engine *e, uint32_t world_rank, const void *data, uint32_t bytes);
 psd_status host_chan_take(engine *e, psd_chan_msg *out); /* PSD_AGAIN: empty */
 void host_chan_on_message(peer *p, const frame *f, const uint8_t *data);
 void host_chan_peer_gone(engine *e, peer *p);
 
-/* ------------------------------------------------------------------------ progress.c */
+/* --------------------------------------------------------------------------------------------- progress.c */
 
 /* Without the lock. */
 psd_status progress_start(engine *e);

@@ -9,7 +9,7 @@
 #define ANSWER_NS       PSD_NS_PER_S /* the most that a mismatch waits for the other side's label */
 #define MAX_EARLY_PINGS 4096u        /* of one peer */
 
-/* ------------------------------------------------------------------------ members */
+/* ------------------------------------------------------------------------------------------------ members */
 
 member *host_group_member(hgroup *g, peer *p, const frame *f)
 {
@@ -69,7 +69,7 @@ static psd_status link_member(hgroup *g, int32_t i, const char *address, char *w
     return PSD_OK;
 }
 
-/* ------------------------------------------------------------------------ opening */
+/* ------------------------------------------------------------------------------------------------ opening */
 
 static void group_free(hgroup *g)
 {
@@ -274,7 +274,7 @@ void host_group_on_pong(peer *p, const frame *f)
         m->pong_received = true;
 }
 
-/* ------------------------------------------------------------------------ breaking */
+/* ----------------------------------------------------------------------------------------------- breaking */
 
 void host_group_break(hgroup *g, psd_status status, int32_t culprit, bool tell, const char *text)
 {
@@ -411,7 +411,7 @@ void host_group_on_compare(peer *p, const frame *f, const char *text)
         coll_run_on_compare(g, p, f, label);
 }
 
-/* ------------------------------------------------------------------------ closing */
+/* ------------------------------------------------------------------------------------------------ closing */
 
 /* Every other member has closed the group: nobody is left to send. */
 static bool all_have_closed(const hgroup *g)

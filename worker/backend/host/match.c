@@ -6,7 +6,7 @@
 
 #define MAX_KEPT (1u << 20) /* messages that a group holds: more is a flood */
 
-/* ------------------------------------------------------------------------ messages */
+/* ----------------------------------------------------------------------------------------------- messages */
 
 static uint64_t eager_cost(const frame *f)
 {
@@ -71,7 +71,7 @@ void match_drop(hgroup *g)
     g->kept = 0;
 }
 
-/* ------------------------------------------------------------------------ arrival */
+/* ------------------------------------------------------------------------------------------------ arrival */
 
 /* Records the match; false, and the group is disputed, if the two sides disagree. */
 static bool agree(hgroup *g, xfer *r, peer *p, const frame *f)
@@ -186,7 +186,7 @@ void match_payload_arrived(peer *p)
     }
 }
 
-/* ------------------------------------------------------------------------ posting */
+/* ------------------------------------------------------------------------------------------------ posting */
 
 void match_take(engine *e, xfer *r, message *m)
 {

@@ -7,7 +7,7 @@
 
 #include "common/tensor.h"
 
-/* ------------------------------------------------------------------------ matching */
+/* ----------------------------------------------------------------------------------------------- matching */
 
 static bool tag_fits(int32_t wanted, int32_t tag)
 {
@@ -57,7 +57,7 @@ bool p2p_agrees(const xfer *r, const frame *f)
     return r->dtype == f->dtype && r->count == f->count;
 }
 
-/* ------------------------------------------------------------------------ mismatches */
+/* --------------------------------------------------------------------------------------------- mismatches */
 
 typedef struct side {
     int32_t rank;
@@ -126,7 +126,7 @@ void p2p_on_compare(hgroup *g, peer *p, const frame *f, const char *label)
     host_group_break(g, PSD_ERR_MISMATCH, -1, true, text);
 }
 
-/* ------------------------------------------------------------------------ starting */
+/* ----------------------------------------------------------------------------------------------- starting */
 
 static void remember(hgroup *g, const xfer *s)
 {

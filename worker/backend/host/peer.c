@@ -73,7 +73,7 @@ void peer_break(peer *p, psd_status status, const char *text)
         host_link_break(p->link, text);
 }
 
-/* ------------------------------------------------------------------------ out */
+/* ---------------------------------------------------------------------------------------------------- out */
 
 frame peer_frame(const hgroup *g, frame_type type)
 {
@@ -251,7 +251,7 @@ static void on_credit(peer *p, const frame *f)
     p->chan_credit += (uint32_t)f->count;
 }
 
-/* ------------------------------------------------------------------------ in */
+/* ----------------------------------------------------------------------------------------------------- in */
 
 static void on_header(peer *p)
 {

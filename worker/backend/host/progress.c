@@ -28,7 +28,7 @@ typedef struct spin {
     bool has_slept;
 } spin;
 
-/* ------------------------------------------------------------------------ driving */
+/* ------------------------------------------------------------------------------------------------ driving */
 
 static void pause_briefly(void)
 {
@@ -125,7 +125,7 @@ static void sleep_until_woken(engine *e, pthread_cond_t *condition, psd_time_ns 
     (void)pthread_cond_timedwait(condition, &e->lock, &when);
 }
 
-/* ------------------------------------------------------------------------ waiting */
+/* ------------------------------------------------------------------------------------------------ waiting */
 
 void progress_notify(engine *e)
 {
@@ -198,7 +198,7 @@ psd_status progress_wait(engine *e, bool (*is_met)(void *), void *arg, psd_time_
     return status;
 }
 
-/* ------------------------------------------------------------------------ the thread */
+/* --------------------------------------------------------------------------------------------- the thread */
 
 static void drive_alone(engine *e)
 {

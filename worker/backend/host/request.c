@@ -7,7 +7,7 @@
 
 #include "common/tensor.h"
 
-/* ------------------------------------------------------------------------ requests */
+/* ----------------------------------------------------------------------------------------------- requests */
 
 psd_request *request_get(hgroup *g, const psd_op *op)
 {
@@ -77,7 +77,7 @@ void request_fail(psd_request *r)
         request_finish(r, r->group->status);
 }
 
-/* ------------------------------------------------------------------------ transfers */
+/* ---------------------------------------------------------------------------------------------- transfers */
 
 /* Makes room in the table of all transfers, whose positions are their ids. */
 static xfer *xfer_new(engine *e)
