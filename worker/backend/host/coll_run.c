@@ -288,7 +288,7 @@ static void post_sends(psd_request *r, const coll_messages *messages)
 void coll_run_advance(psd_request *r)
 {
     engine *e = r->group->engine;
-    if (r->group->status != PSD_OK)
+    if (r->group->status != PSD_OK || host_group_in_dispute(r->group))
         return; /* ended when the group is taken down */
     if (r->round_is_posted)
         coll_finish(&r->schedule, r->round++);

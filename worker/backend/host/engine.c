@@ -188,7 +188,7 @@ static void run_ready(engine *e)
         psd_request *r = LIST_ENTRY(node, psd_request, ready);
         if (r->is_coll)
             coll_run_advance(r);
-        else
+        else if (!host_group_in_dispute(r->group)) /* otherwise it ends when the group is taken down */
             request_finish(r, PSD_OK);
     }
 }

@@ -434,6 +434,11 @@ void host_group_on_compare(peer *p, const frame *f, const char *label);
 void host_group_peer_gone(peer *p);
 /* Breaks the group if this transfer waits for a member that has closed it. */
 void host_group_check_closed(hgroup *g, const xfer *x);
+/* Ranks disagree, and the other side's label is awaited: the group is as good as broken, nothing more succeeds on it. */
+static inline bool host_group_in_dispute(const hgroup *g)
+{
+    return g->dispute_deadline != PSD_NEVER;
+}
 /* Mismatch found here: asks the other side for its label and breaks the group with `text` if that takes too
  * long. */
 void host_group_dispute(hgroup *g, peer *p, const frame *compare, const char *label, const char *text);
