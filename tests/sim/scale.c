@@ -158,5 +158,7 @@ int scale_run(uint32_t ranks)
         (void)fprintf(stderr, "scale: not every rank was welcomed and got its groups\n");
     if (megabytes > MOST_MEGABYTES)
         (void)fprintf(stderr, "scale: over %d MB\n", MOST_MEGABYTES);
-    return whole && !s.refused && megabytes <= MOST_MEGABYTES ? 0 : 1;
+    bool passed = whole && !s.refused && megabytes <= MOST_MEGABYTES;
+    (void)printf("%d passed, %d failed\n", passed, !passed);
+    return passed ? 0 : 1;
 }
