@@ -75,7 +75,7 @@ check-valgrind: tests-build ## simulator, an example and psd under valgrind
 	@tests/valgrind.sh $(BUILD)
 
 .PHONY: check-pure
-check-pure: $(CORE_LIB) ## the core calls nothing but memory and strings
+check-pure: $(CORE_LIB) $(COMMON_LIB) ## the core calls nothing but memory and strings
 	@tests/check-pure.sh $(CORE_LIB) $(COMMON_LIB)
 
 .PHONY: check-headers
