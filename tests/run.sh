@@ -15,7 +15,7 @@ trap 'rm -f "$log"' EXIT
 # Criterion's and the plain closing lines of one program's output, as "passed failed skipped".
 closing() {
     sed -E 's/\x1b\[[0-9;]*m//g' "$1" | sed -nE 's/.*Synthesis: Tested: ([0-9]+) \| Passing: ([0-9]+) \| Failing: ([0-9]+) \| Crashing: ([0-9]+).*/\2 \3 \4 0/p
-             s/^([0-9]+) passed, ([0-9]+) failed(, ([0-9]+) skipped)?$/\1 \2 0 \4/p' |
+             s/^([a-z_]+: )?([0-9]+) passed, ([0-9]+) failed(, ([0-9]+) skipped)?$/\2 \3 0 \5/p' |
         awk '{p += $1; f += $2 + $3; s += $4} END {if (NR) print p, f, s + 0}'
 }
 

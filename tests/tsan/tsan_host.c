@@ -123,6 +123,6 @@ int main(void)
         host_ranks all = {.size = 3, .transport = transports[i], .eager_limit = 4096, .body = body};
         failures += host_ranks_run(&all);
     }
-    printf("tsan_host: %d failures\n", failures);
+    printf("%d passed, %d failed\n", failures == 0, failures != 0);
     return failures == 0 ? 0 : 1;
 }
