@@ -136,12 +136,13 @@ void group_slot_give_back(psd_groups *groups, psd_group_slot *slot)
 
 /* ------------------------------------------------------------------------------------------------ closing */
 
-/* Ends the handle; false while somebody uses the slot. */
-static bool retire(psd_group_slot *slot)
+/* Ends the handle of this generation, if nobody uses the slot. Gives the slot's tag, in which the generation
+ * is another when the handle had ended before. */
+static bool retire(psd_group_slot *slot, uint32_t generation, uint64_t *tag)
 {
-    uint64_t idle = atomic_load(&slot->tag) & ~UINT64_C(0xffffffff);
-    uint64_t next = (uint64_t)(GENERATION(idle) + 1) << 32;
-    return atomic_compare_exchange_strong(&slot->tag, &idle, next);
+    uint64_t next = (uint64_t)(generation + 1) << 32;
+    *tag = (uint64_t)generation << 32;
+    return atomic_compare_exchange_strong(&slot->tag, tag, next);
 }
 
 static void close_slot(psd_ctx *ctx, psd_group_slot *slot)
@@ -158,20 +159,24 @@ static void close_slot(psd_ctx *ctx, psd_group_slot *slot)
 psd_status psd_group_close(PSD_AT, const char *verb, psd_ctx *ctx, psd_group group)
 {
     psd_group_slot *slot = NULL;
+    uint64_t tag = 0;
     if (group.index == 0 && group.generation == 0)
         return psd_error_set(file, line, PSD_ERR_INVAL,
                              "%s: the world cannot be destroyed; psd_finalize leaves it", verb);
     psd_status status = psd_group_acquire(file, line, verb, ctx, group, &slot);
     if (status != PSD_OK)
         return status;
-    uint32_t users = USERS(atomic_load(&slot->tag)) - 1;
     psd_group_release(slot);
-    if (!retire(slot))
-        return psd_error_set(
-            file, line, PSD_ERR_INVAL,
-            "%s: %u operations or users of the group are still there; wait for its works first", verb, users);
-    close_slot(ctx, slot);
-    return PSD_OK;
+    if (retire(slot, group.generation, &tag)) {
+        close_slot(ctx, slot);
+        return PSD_OK;
+    }
+    if (GENERATION(tag) != group.generation)
+        return psd_error_set(file, line, PSD_ERR_STALE, "%s: another thread has just destroyed the group",
+                             verb);
+    return psd_error_set(file, line, PSD_ERR_INVAL,
+                         "%s: %u operations or users of the group are still there; wait for its works first",
+                         verb, USERS(tag));
 }
 
 void psd_group_close_all(psd_ctx *ctx)

@@ -1,5 +1,7 @@
 /* Groups of one rank: handles, their ends, and what psd may answer. What needs peers is in the conformance
  * suite. */
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "tests/lib/psd_test.h"
@@ -175,4 +177,46 @@ PSD_TEST(group, many_may_be_open)
     for (int i = 0; i < 20; i += 2)
         cr_assert_eq(psd_group_destroy(s.ctx, groups[i]), PSD_OK);
     solo_close(&s, PSD_OK); /* closes the others */
+}
+
+/* Two threads that destroy the same groups, in step. */
+typedef struct destroyers {
+    psd_ctx *ctx;
+    const psd_group *groups;
+    int count;
+    _Atomic int arrived;
+    _Atomic int destroyed;
+    _Atomic int wrong;
+} destroyers;
+
+static void *destroy_all(void *arg)
+{
+    destroyers *d = arg;
+    for (int i = 0; i < d->count; i++) {
+        atomic_fetch_add(&d->arrived, 1);
+        while (atomic_load(&d->arrived) < 2 * (i + 1))
+            continue;
+        psd_status status = psd_group_destroy(d->ctx, d->groups[i]);
+        atomic_fetch_add(&d->destroyed, status == PSD_OK);
+        atomic_fetch_add(&d->wrong, status != PSD_OK && status != PSD_ERR_STALE && status != PSD_ERR_INVAL);
+    }
+    return NULL;
+}
+
+PSD_TEST(group, two_threads_cannot_both_destroy_it)
+{
+    enum { GROUPS = 400 };
+    solo s = solo_open(NULL, NULL);
+    psd_group groups[GROUPS];
+    destroyers d = {.ctx = s.ctx, .groups = groups, .count = GROUPS};
+    pthread_t other;
+    for (int i = 0; i < GROUPS; i++)
+        cr_assert_eq(psd_group_dup(s.ctx, PSD_WORLD, &groups[i]), PSD_OK, "%s", psd_last_error());
+    cr_assert_eq(pthread_create(&other, NULL, destroy_all, &d), 0);
+    destroy_all(&d);
+    cr_assert_eq(pthread_join(other, NULL), 0);
+    cr_assert_eq(atomic_load(&d.wrong), 0);
+    cr_assert_eq(atomic_load(&d.destroyed), GROUPS, "each is destroyed once");
+    cr_assert_eq(fake_psd_wait(s.psd, PSD_MSG_GROUP_CLOSE, GROUPS), true);
+    solo_close(&s, PSD_OK);
 }
