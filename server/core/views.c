@@ -225,9 +225,9 @@ static void visit_events(psd_core *core, const char *job_name, page *p)
 /* ------------------------------------------------------------------------------------------------ version */
 
 static const psd_column version_columns[] = {
-    {"protocol", PSD_CELL_INT}, {"lease", PSD_CELL_NS},      {"heartbeat", PSD_CELL_NS},
-    {"jobs", PSD_CELL_INT},     {"max_ranks", PSD_CELL_INT}, {"messages", PSD_CELL_INT},
-    {"dropped", PSD_CELL_INT},
+    {"version", PSD_CELL_TEXT}, {"protocol", PSD_CELL_INT}, {"lease", PSD_CELL_NS},
+    {"heartbeat", PSD_CELL_NS}, {"jobs", PSD_CELL_INT},     {"max_ranks", PSD_CELL_INT},
+    {"messages", PSD_CELL_INT}, {"dropped", PSD_CELL_INT},
 };
 
 static void visit_version(psd_core *core, const char *job_name, page *p)
@@ -236,6 +236,7 @@ static void visit_version(psd_core *core, const char *job_name, page *p)
     psd_cell *row = page_row(p);
     if (row == NULL)
         return;
+    *row++ = cell_text(PSD_VERSION);
     *row++ = cell_int(PSD_PROTOCOL_VERSION);
     *row++ = cell_int(core->lease_ns);
     *row++ = cell_int(core->config.heartbeat_ms * PSD_NS_PER_MS);
@@ -322,8 +323,7 @@ void views_answer(psd_core *core, const psd_event *event)
         reply->status = PSD_ERR_INVAL;
         (void)snprintf(reply->text, sizeof(reply->text),
                        "there is no view %.23s: status, jobs, ranks, groups, plans, ops, tables, events, "
-                       "version, or the "
-                       "command stop",
+                       "version, or the command stop",
                        query->view);
     }
 }
