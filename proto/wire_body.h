@@ -47,9 +47,7 @@
 #define PSD_WIRE_VERSION (PSD_WIRE_MAGIC | (uint32_t)PSD_PROTOCOL_VERSION << 24)
 #define PSD_WIRE_PREFIX  5 /* bytes: the tag of field 1 and its value */
 
-/* Most columns of a reply, and entries of any list. */
-#define PSD_MAX_COLUMNS 64
-#define PSD_MAX_ENTRIES PSD_MAX_FRAME
+#define PSD_MAX_COLUMNS 64 /* of a reply */
 
 /* The second half of decoding: checks the unpacked envelope and fills *msg, whose pointers lead into the
  * arena (and the envelope, which lies there too). *msg is zero before. PSD_ERR_FORMAT with a sentence,

@@ -17,13 +17,22 @@ static uint64_t entropy(void)
     return value;
 }
 
+/* What was not stepped or not sent cannot be made good by this process: only the journal still knows all. */
+static void cannot_go_on(psd_daemon *daemon, psd_status status)
+{
+    if (!daemon->failed)
+        psd_log("psd", PSD_LOG_ERROR, "%s: psd ends; start it again%s", psd_status_sentence(status),
+                daemon->journal == NULL ? "" : ", it recovers from its journal");
+    daemon->failed = true;
+}
+
 static void push_pending(psd_daemon *daemon, const psd_event *event)
 {
     if (daemon->pending_count == daemon->pending_capacity) {
         size_t capacity = daemon->pending_capacity == 0 ? 64 : daemon->pending_capacity * 2;
         psd_event *grown = realloc(daemon->pending, capacity * sizeof(psd_event));
         if (grown == NULL) {
-            psd_log("psd", PSD_LOG_ERROR, "out of memory: an event is lost");
+            cannot_go_on(daemon, PSD_ERR_NOMEM);
             return;
         }
         daemon->pending = grown;
@@ -49,21 +58,29 @@ static void give_up_journal(psd_daemon *daemon)
     psd_daemon_note(daemon, daemon->journal_note);
 }
 
+void psd_daemon_tell(psd_daemon *daemon, psd_peer peer, const psd_msg *msg)
+{
+    psd_msg refuse = {.type = PSD_MSG_REFUSE, .ident = msg->ident, .request = msg->request};
+    psd_status status = psd_outbox_put(&daemon->outbox, peer, msg);
+    if (status != PSD_OK && status != PSD_ERR_NOMEM) {
+        /* The core keeps its messages below PSD_MAX_FRAME. If one is not, who asked must not wait for it. */
+        psd_log("psd", PSD_LOG_ERROR, "a %s message to worker %s was not sent: %s", psd_msg_name(msg->type),
+                msg->ident.name, psd_status_sentence(status));
+        refuse.u.refuse.status = status;
+        (void)snprintf(refuse.u.refuse.text, sizeof(refuse.u.refuse.text), "psd cannot send its %s: %s",
+                       psd_msg_name(msg->type), psd_status_sentence(status));
+        status = msg->request == 0 ? PSD_OK : psd_outbox_put(&daemon->outbox, peer, &refuse);
+    }
+    if (status != PSD_OK)
+        cannot_go_on(daemon, status);
+}
+
 static void queue_send(psd_daemon *daemon, psd_effect *effect)
 {
     uint64_t cursor = 0;
     psd_peer peer = 0;
-    bool same = false;
-    psd_status status = PSD_OK;
-    while (status == PSD_OK && psd_core_next_addressee(daemon->core, effect, &cursor, &peer, &same)) {
-        if (!same)
-            status = psd_outbox_encode(&daemon->outbox, effect->msg);
-        if (status == PSD_OK)
-            status = psd_outbox_address(&daemon->outbox, peer);
-    }
-    if (status != PSD_OK)
-        psd_log("psd", PSD_LOG_ERROR, "a %s message was not sent: %s", psd_msg_name(effect->msg->type),
-                psd_status_sentence(status));
+    while (!daemon->failed && psd_core_next_addressee(daemon->core, effect, &cursor, &peer))
+        psd_daemon_tell(daemon, peer, effect->msg);
 }
 
 static void compile(psd_daemon *daemon, const psd_effect *effect)
@@ -117,10 +134,7 @@ static void step_one(psd_daemon *daemon, psd_journal_row *row)
     row->event.entropy = entropy();
     psd_status status = psd_core_step(daemon->core, &row->event, &daemon->effects);
     if (status != PSD_OK) {
-        /* The core is half way through a step: only the journal still knows a whole state. */
-        psd_log("psd", PSD_LOG_ERROR, "%s: psd ends; start it again%s", psd_status_sentence(status),
-                daemon->journal == NULL ? "" : ", it recovers from its journal");
-        daemon->failed = true;
+        cannot_go_on(daemon, status); /* the core is half way through a step */
         psd_effects_clear(&daemon->effects);
         return;
     }
@@ -145,12 +159,6 @@ void psd_daemon_step(psd_daemon *daemon, psd_journal_row *row)
 {
     step_one(daemon, row);
     step_pending(daemon);
-}
-
-void psd_daemon_tell(psd_daemon *daemon, psd_peer peer, const psd_msg *msg)
-{
-    if (psd_outbox_encode(&daemon->outbox, msg) == PSD_OK)
-        psd_outbox_address(&daemon->outbox, peer);
 }
 
 static void tell_gone(psd_daemon *daemon, psd_peer peer)

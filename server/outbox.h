@@ -8,7 +8,7 @@
 
 typedef struct psd_letter {
     psd_peer peer;
-    size_t offset; /* of its frame in `frames`; letters to many share one */
+    size_t offset; /* of its frame in `frames` */
     size_t bytes;
 } psd_letter;
 
@@ -22,10 +22,8 @@ typedef struct psd_outbox {
     psd_wire_buffer buffer; /* for encoding */
 } psd_outbox;
 
-/* Encodes a message for those that are addressed next. */
-psd_status psd_outbox_encode(psd_outbox *outbox, const psd_msg *msg);
-/* Addresses the message encoded last. */
-psd_status psd_outbox_address(psd_outbox *outbox, psd_peer peer);
+/* Encodes a message to this connection. PSD_ERR_NOMEM, or what psd_wire_encode says; nothing is added then. */
+psd_status psd_outbox_put(psd_outbox *outbox, psd_peer peer, const psd_msg *msg);
 /* So much is waiting that the turn should end and send it. */
 bool psd_outbox_is_large(const psd_outbox *outbox);
 void psd_outbox_clear(psd_outbox *outbox);

@@ -151,30 +151,24 @@ static bool next_by_table(const psd_core *core, const job *j, psd_effect *effect
                                                     : next_server(j, t, effect->msg, cursor, peer);
 }
 
-static bool next_single(const job *j, psd_effect *effect, uint64_t *cursor, psd_peer *peer)
+static bool next_single(const psd_effect *effect, uint64_t *cursor, psd_peer *peer)
 {
-    if ((*cursor)++ != 0)
-        return false;
-    if (effect->audience.kind == PSD_TO_RANK)
-        return j != NULL &&
-               address_to(effect->msg, members_at(j, effect->audience.id), effect->msg->request, peer);
-    if (effect->audience.peer == 0)
+    if ((*cursor)++ != 0 || effect->audience.peer == 0)
         return false;
     *peer = effect->audience.peer;
     return true;
 }
 
-bool psd_core_next_addressee(psd_core *core, psd_effect *effect, uint64_t *cursor, psd_peer *peer, bool *same)
+bool psd_core_next_addressee(psd_core *core, psd_effect *effect, uint64_t *cursor, psd_peer *peer)
 {
     const psd_audience *to = &effect->audience;
     psd_msg *msg = effect->msg;
     const job *j = to->job < core->job_count ? core->jobs[to->job] : NULL;
-    *same = false; /* the addressee's identity is in every message */
     if (*cursor == 0 && msg->type == PSD_MSG_GROUP_OPENED && msg->u.group_opened.group != 0 &&
         (j == NULL || !fill_addresses(core, j, &msg->u.group_opened)))
         return false;
-    if (to->kind == PSD_TO_PEER || to->kind == PSD_TO_RANK)
-        return next_single(j, effect, cursor, peer);
+    if (to->kind == PSD_TO_PEER)
+        return next_single(effect, cursor, peer);
     if (j == NULL)
         return false;
     if (to->kind == PSD_TO_JOB)

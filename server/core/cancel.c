@@ -2,8 +2,9 @@
  * answered, with who has not. */
 #include "server/core/state.h"
 
-const char *not_asked_text(psd_core *core, const uint32_t *members, const uint64_t *requests, uint32_t count,
-                           uint32_t asked)
+/* "rank 3 has not asked", "rank 3 and 2 more have not asked": the first of those whose request is 0. */
+static const char *not_asked_text(psd_core *core, const uint32_t *members, const uint64_t *requests,
+                                  uint32_t count, uint32_t asked)
 {
     uint32_t at = 0;
     while (at + 1 < count && requests[at] != 0)

@@ -175,3 +175,8 @@ psd_time_ns psd_core_deadline(const psd_core *core)
     psd_time_ns first = lease < grace ? lease : grace;
     return core->notice_at < first ? core->notice_at : first;
 }
+
+bool psd_core_idle(const psd_core *core)
+{
+    return core->reserved == 0; /* only jobs that have ended give their ranks back */
+}

@@ -60,18 +60,17 @@ typedef struct psd_event {
 /* Who an effect is for. The daemon expands it with psd_core_next_addressee(). */
 typedef enum psd_audience_kind {
     PSD_TO_PEER = 1,     /* one connection */
-    PSD_TO_RANK = 2,     /* job, rank */
-    PSD_TO_GROUP = 3,    /* the members of a group, or of a group request being opened */
-    PSD_TO_JOB = 4,      /* every connected worker of a job */
-    PSD_TO_PLAN = 5,     /* the members of a plan that wait for an answer, or all of them: by the message */
-    PSD_TO_TRAINERS = 6, /* the trainers of a table */
-    PSD_TO_SERVERS = 7,  /* the servers of a table */
+    PSD_TO_GROUP = 2,    /* the members of a group, or of a group request being opened */
+    PSD_TO_JOB = 3,      /* every connected worker of a job */
+    PSD_TO_PLAN = 4,     /* the members of a plan that wait for an answer, or all of them: by the message */
+    PSD_TO_TRAINERS = 5, /* the trainers of a table */
+    PSD_TO_SERVERS = 6,  /* the servers of a table */
 } psd_audience_kind;
 
 typedef struct psd_audience {
     psd_audience_kind kind;
     uint32_t job; /* the core's index of the job */
-    uint32_t id;  /* rank, group, plan or table */
+    uint32_t id;  /* group, plan or table */
     psd_peer peer;
 } psd_audience;
 
@@ -131,10 +130,8 @@ bool psd_core_idle(const psd_core *core);
 
 /* Iterates over the connections of a SEND effect. `cursor` starts at 0. Each call sets *peer, fills the
  * fields of effect->msg that differ between addressees (ident, request, rank, this rank's steps) and returns
- * true, or returns false at the end. *same tells that the message is the same as the one before, so it need
- * not be encoded again. */
-bool psd_core_next_addressee(psd_core *core, psd_effect *effect, uint64_t *cursor, psd_peer *peer,
-                             bool *same);
+ * true, or returns false at the end. */
+bool psd_core_next_addressee(psd_core *core, psd_effect *effect, uint64_t *cursor, psd_peer *peer);
 
 /* Compiles a plan; pure, for a helper thread, needs no core. The result's steps are malloc'ed: free() them.
  */

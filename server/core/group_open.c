@@ -65,7 +65,7 @@ static void answer_group(psd_core *core, const group *g, const member *m, const 
     } else if (g->state == GROUP_OPENING) {
         psd_msg *answer = send_to_member(core, m, PSD_MSG_GROUP_OPENED);
         answer->request = msg->request;
-        groups_send_opened(core, g, answer);
+        groups_fill_opened(g, &answer->u.group_opened);
     }
 }
 
@@ -110,12 +110,7 @@ static pending *pending_make(psd_core *core, const member *m, const psd_msg *msg
     p = core_calloc(core, 1, sizeof(*p));
     if (p == NULL)
         goto free_order;
-    *p = (pending){.count = count,
-                   .job = j,
-                   .how = open->how,
-                   .parent = open->parent,
-                   .order = order,
-                   .since = core->now};
+    *p = (pending){.count = count, .job = j, .how = open->how, .parent = open->parent, .order = order};
     p->requests = core_calloc(core, count, sizeof(*p->requests));
     if (members != NULL)
         p->members = core_copy(core, members, count, sizeof(*members));

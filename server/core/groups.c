@@ -68,10 +68,8 @@ group *groups_create(psd_core *core, job *j, uint32_t count, uint32_t *members, 
     return g;
 }
 
-void groups_send_opened(psd_core *core, const group *g, psd_msg *msg)
+void groups_fill_opened(const group *g, psd_msg_group_opened *out)
 {
-    (void)core;
-    psd_msg_group_opened *out = &msg->u.group_opened;
     out->group = g->id;
     out->epoch = g->epoch;
     out->count = g->count;
@@ -107,7 +105,22 @@ void groups_token(psd_core *core, member *m, const psd_msg *msg)
     memcpy(g->token, token->token, token->bytes);
     g->state = GROUP_OPENING;
     g->changed = core->now;
-    groups_send_opened(core, g, send_to(core, to_group(g->job, g->id), PSD_MSG_GROUP_OPENED));
+    groups_fill_opened(g, &send_to(core, to_group(g->job, g->id), PSD_MSG_GROUP_OPENED)->u.group_opened);
+}
+
+static void fill_go(const group *g, psd_msg_group *out)
+{
+    out->group = g->id;
+    out->warmup_ns = g->warmup_ns;
+}
+
+static void fill_abort(const group *g, psd_msg_abort *out)
+{
+    out->group = g->id;
+    out->epoch = g->job->epoch;
+    out->status = g->status;
+    out->culprit = g->culprit;
+    (void)snprintf(out->text, sizeof(out->text), "%s", g->reason == NULL ? "" : g->reason);
 }
 
 static void group_go(psd_core *core, group *g)
@@ -119,9 +132,7 @@ static void group_go(psd_core *core, group *g)
     free(g->requests);
     g->ready = NULL;
     g->requests = NULL;
-    psd_msg *go = send_to(core, to_group(g->job, g->id), PSD_MSG_GROUP_GO);
-    go->u.group.group = g->id;
-    go->u.group.warmup_ns = g->warmup_ns;
+    fill_go(g, &send_to(core, to_group(g->job, g->id), PSD_MSG_GROUP_GO)->u.group);
 }
 
 void groups_ready(psd_core *core, member *m, const psd_msg *msg)
@@ -158,12 +169,7 @@ void groups_abort(psd_core *core, group *g, psd_status status, int32_t culprit, 
         group_remove(core, g);
         return;
     }
-    psd_msg *msg = send_to(core, to_group(g->job, g->id), PSD_MSG_ABORT);
-    msg->u.abort.group = g->id;
-    msg->u.abort.epoch = g->job->epoch;
-    msg->u.abort.status = status;
-    msg->u.abort.culprit = culprit;
-    (void)snprintf(msg->u.abort.text, sizeof(msg->u.abort.text), "%s", text);
+    fill_abort(g, &send_to(core, to_group(g->job, g->id), PSD_MSG_ABORT)->u.abort);
     note_add(core, g->job, culprit, PSD_NOTE_WARN, "group %u aborted: %s", g->id, text);
     pendings_refuse_parent(core, g->job, g->id, status, text);
     plans_group_broken(core, g);
@@ -206,8 +212,7 @@ void groups_close(psd_core *core, member *m, const psd_msg *msg)
         (void)snprintf(text, sizeof(text), "rank %d (worker %s) closed group %u while it was being opened",
                        m->rank, m->name, g->id);
         groups_abort(core, g, PSD_ERR_ABORTED, m->rank, text);
-        g = group_of(core, m, msg, msg->u.group.group, &at);
-        if (g == NULL)
+        if (shelf_find(&m->job->groups, msg->u.group.group) == NULL)
             return;
     }
     group_mark_closed(core, g, at);
@@ -232,31 +237,20 @@ void groups_member_ended(psd_core *core, member *m, bool failed, const char *tex
 
 static void resume_group(psd_core *core, const group *g, const member *m, uint32_t at)
 {
-    psd_msg *msg;
     switch (g->state) {
     case GROUP_ASKING:
         if (at == 0)
             send_to_member(core, m, PSD_MSG_GROUP_ASK_TOKEN)->u.group_token.group = g->id;
         break;
     case GROUP_OPENING:
-        if (g->requests == NULL && !bit_get(g->ready, at)) {
-            msg = send_to_member(core, m, PSD_MSG_GROUP_OPENED);
-            groups_send_opened(core, g, msg);
-        }
+        if (g->requests == NULL && !bit_get(g->ready, at))
+            groups_fill_opened(g, &send_to_member(core, m, PSD_MSG_GROUP_OPENED)->u.group_opened);
         break;
     case GROUP_LIVE:
-        msg = send_to_member(core, m, PSD_MSG_GROUP_GO);
-        msg->u.group.group = g->id;
-        msg->u.group.warmup_ns = g->warmup_ns;
+        fill_go(g, &send_to_member(core, m, PSD_MSG_GROUP_GO)->u.group);
         break;
     case GROUP_BROKEN:
-        msg = send_to_member(core, m, PSD_MSG_ABORT);
-        msg->u.abort.group = g->id;
-        msg->u.abort.epoch = g->job->epoch;
-        msg->u.abort.status = g->status;
-        msg->u.abort.culprit = g->culprit;
-        (void)snprintf(msg->u.abort.text, sizeof(msg->u.abort.text), "%s",
-                       g->reason == NULL ? "" : g->reason);
+        fill_abort(g, &send_to_member(core, m, PSD_MSG_ABORT)->u.abort);
         break;
     }
 }

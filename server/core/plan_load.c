@@ -81,6 +81,14 @@ bool plans_fill(psd_core *core, const plan *p, uint32_t at, uint32_t chunk, psd_
     return true;
 }
 
+void plans_send_steps(psd_core *core, const plan *p, uint32_t at, uint32_t chunk, const member *m,
+                      uint64_t request)
+{
+    psd_msg *answer = send_to_member(core, m, PSD_MSG_PLAN_STEPS);
+    answer->request = request;
+    (void)plans_fill(core, p, at, chunk, &answer->u.plan_steps);
+}
+
 /* The hash of a rank is chained over its chunks; the plan's is over those of the ranks. */
 static bool hash_steps(psd_core *core, plan *p)
 {
@@ -208,9 +216,7 @@ void plans_next(psd_core *core, member *m, const psd_msg *msg)
                     msg->u.plan.chunk, m->rank);
         return;
     }
-    psd_msg *answer = send_to_member(core, m, PSD_MSG_PLAN_STEPS);
-    answer->request = msg->request;
-    (void)plans_fill(core, p, at, msg->u.plan.chunk, &answer->u.plan_steps);
+    plans_send_steps(core, p, at, msg->u.plan.chunk, m, msg->request);
 }
 
 /* A rank that holds other steps than those sent would move wrong bytes: the plan's group is broken, all are
@@ -229,6 +235,13 @@ static void refuse_hash(psd_core *core, const member *m, const psd_msg *msg, pla
         groups_abort(core, g, PSD_ERR_MISMATCH, m->rank, text);
 }
 
+static void fill_go(const plan *p, psd_msg *go, uint64_t request)
+{
+    go->request = request;
+    go->u.plan.plan = p->id;
+    go->u.plan.hash = p->hash;
+}
+
 void plans_ready(psd_core *core, member *m, const psd_msg *msg)
 {
     uint32_t at;
@@ -236,10 +249,7 @@ void plans_ready(psd_core *core, member *m, const psd_msg *msg)
     if (p == NULL || (p->state != PLAN_LOADING && p->state != PLAN_LIVE))
         return;
     if (p->state == PLAN_LIVE) { /* sent again: GO was lost */
-        psd_msg *go = send_to_member(core, m, PSD_MSG_PLAN_GO);
-        go->request = msg->request;
-        go->u.plan.plan = p->id;
-        go->u.plan.hash = p->hash;
+        fill_go(p, send_to_member(core, m, PSD_MSG_PLAN_GO), msg->request);
         return;
     }
     mark_journal(core);
@@ -252,9 +262,7 @@ void plans_ready(psd_core *core, member *m, const psd_msg *msg)
         return;
     p->state = PLAN_LIVE;
     p->changed = core->now;
-    psd_msg *go = send_to(core, to_plan(p), PSD_MSG_PLAN_GO);
-    go->u.plan.plan = p->id;
-    go->u.plan.hash = p->hash;
+    fill_go(p, send_to(core, to_plan(p), PSD_MSG_PLAN_GO), 0); /* each with its own request */
 }
 
 void plans_progress(psd_core *core, member *m, const psd_msg *msg)
@@ -334,9 +342,6 @@ void plans_resume(psd_core *core, member *m)
         int64_t at = plan_rank_of(p, m);
         if (at < 0 || p->state != PLAN_LIVE || p->changed < m->seen)
             continue;
-        psd_msg *go = send_to_member(core, m, PSD_MSG_PLAN_GO);
-        go->request = p->requests[at];
-        go->u.plan.plan = p->id;
-        go->u.plan.hash = p->hash;
+        fill_go(p, send_to_member(core, m, PSD_MSG_PLAN_GO), p->requests[at]);
     }
 }

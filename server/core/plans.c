@@ -154,14 +154,6 @@ static void refuse_differing(psd_core *core, const member *m, const psd_msg *msg
     groups_abort(core, g, PSD_ERR_MISMATCH, -1, text);
 }
 
-static void send_steps(psd_core *core, plan *p, uint32_t at, uint32_t chunk, const member *m,
-                       uint64_t request)
-{
-    psd_msg *answer = send_to_member(core, m, PSD_MSG_PLAN_STEPS);
-    answer->request = request;
-    (void)plans_fill(core, p, at, chunk, &answer->u.plan_steps);
-}
-
 /* A request that came before, sent again after a resync: counted once, answered again. */
 static bool asked_before(psd_core *core, const member *m, const psd_msg *msg)
 {
@@ -171,7 +163,7 @@ static bool asked_before(psd_core *core, const member *m, const psd_msg *msg)
         if (at < 0 || p->requests[at] != msg->request)
             continue;
         if (p->state == PLAN_LOADING || p->state == PLAN_LIVE)
-            send_steps(core, p, (uint32_t)at, 0, m, msg->request);
+            plans_send_steps(core, p, (uint32_t)at, 0, m, msg->request);
         else if (p->state == PLAN_FAILED)
             refuse_peer(core, m->peer, msg, PSD_ERR_ABORTED, "plan %u failed: %s", p->id,
                         p->reason == NULL ? "" : p->reason);

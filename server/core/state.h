@@ -1,7 +1,7 @@
 /* The coordinator's state, shared by the files of core/ and by nobody else.
  *
- * core.c owns psd_core and the jobs; members.c the members; groups.c the groups and the requests for groups;
- * plans.c the plans; tables.c the tables; effects.c what a step leaves behind. An object that a step ends is
+ * core.c owns psd_core; jobs.c the jobs; members.c the members; groups.c the groups; group_open.c the requests
+ * for groups; plans.c the plans; tables.c the tables; effects.c what a step leaves behind. An object that a step ends is
  * buried, not freed: the step's messages may still point to it or address it, so it goes at the start of the
  * next step.
  *
@@ -171,7 +171,6 @@ typedef struct pending {
     uint64_t *requests; /* 0: has not asked */
     int32_t *colors;    /* split */
     int32_t *keys;
-    psd_time_ns since;
 } pending;
 
 /* -------------------------------------------------------------------------------------------------- plans */
@@ -329,7 +328,6 @@ struct psd_core {
     time_list leases;
     time_list graces;
     psd_time_ns notice_at; /* PSD_NEVER: nobody waits for a notice */
-    psd_time_ns started;
     uint64_t messages;
     uint64_t dropped;
 
@@ -446,7 +444,7 @@ void groups_close(psd_core *core, member *m, const psd_msg *msg);
 /* Takes members, order and requests (NULL or malloc'ed). NULL: no memory, they are freed. */
 group *groups_create(psd_core *core, job *j, uint32_t count, uint32_t *members, uint32_t *order,
                      uint64_t *requests);
-void groups_send_opened(psd_core *core, const group *g, psd_msg *msg);
+void groups_fill_opened(const group *g, psd_msg_group_opened *out);
 void groups_abort(psd_core *core, group *g, psd_status status, int32_t culprit, const char *text);
 void groups_member_ended(psd_core *core, member *m, bool failed, const char *text);
 void groups_resume(psd_core *core, member *m); /* sends again what may have been missed */
@@ -454,8 +452,6 @@ void groups_resume(psd_core *core, member *m); /* sends again what may have been
 void pending_refuse(psd_core *core, pending *p, psd_status status, const char *text);
 void pendings_refuse_parent(psd_core *core, job *j, uint32_t parent, psd_status status, const char *text);
 void pendings_member_ended(psd_core *core, member *m, const char *text);
-/* "split of group 1: rank 3 has not asked" */
-const char *pending_text(psd_core *core, const pending *p);
 int64_t group_rank_of(const group *g, const member *m);
 void group_free(void *g);
 void pending_free(void *p);
@@ -472,10 +468,13 @@ void plans_group_broken(psd_core *core, const group *g);
 void plans_member_ended(psd_core *core, member *m);
 void plans_resume(psd_core *core, member *m);
 void plans_restart(psd_core *core);
-/* Fills one chunk of a rank's own steps; the columns are the core's scratch. False: no memory. */
 void plans_refuse(psd_core *core, plan *p, psd_status status, const char *text); /* ends it for all */
 int64_t plan_rank_of(const plan *p, const member *m); /* -1: not of it, or has closed it */
 void plan_remove(psd_core *core, plan *p);
+/* Answers with one chunk of a rank's own steps. */
+void plans_send_steps(psd_core *core, const plan *p, uint32_t rank, uint32_t chunk, const member *m,
+                      uint64_t request);
+/* Fills one chunk of a rank's own steps; the columns are the core's scratch. False: no memory. */
 bool plans_fill(psd_core *core, const plan *p, uint32_t rank, uint32_t chunk, psd_msg_plan_steps *out);
 void plan_free(void *p);
 
@@ -488,16 +487,14 @@ void tables_resume(psd_core *core, member *m);
 /* Ends a table that was never open: all who asked are answered now, those yet to ask when they do. */
 void table_refuse(psd_core *core, table *t, psd_status status, const char *text);
 int64_t trainer_of(const table *t, const member *m);
+void table_free(void *t);
+
+void views_answer(psd_core *core, const psd_event *event);
 
 /* ----------------------------------------------------------------------------------------------- cancel.c */
 
 void requests_cancel(psd_core *core, member *m, const psd_msg *msg);
-/* "rank 3 has not asked", "rank 3 and 2 more have not asked": the first of those whose request is 0. */
-const char *not_asked_text(psd_core *core, const uint32_t *members, const uint64_t *requests, uint32_t count,
-                           uint32_t asked);
-
-void table_free(void *t);
-
-void views_answer(psd_core *core, const psd_event *event);
+/* "split of group 1: rank 3 has not asked" */
+const char *pending_text(psd_core *core, const pending *p);
 
 #endif

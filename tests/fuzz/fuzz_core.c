@@ -182,8 +182,7 @@ static void expand(run *r, psd_effect *effect)
 {
     uint64_t cursor = 0;
     psd_peer peer = 0;
-    bool same;
-    while (psd_core_next_addressee(r->core, effect, &cursor, &peer, &same)) {
+    while (psd_core_next_addressee(r->core, effect, &cursor, &peer)) {
         if (peer == 0)
             abort(); /* no message may go to nobody */
         learn(r, effect->msg);

@@ -56,9 +56,8 @@ static void say(scale *s, uint32_t rank, psd_msg *msg, psd_effects *effects)
     for (size_t i = 0; i < effects->count; i++) {
         uint64_t cursor = 0;
         psd_peer peer;
-        bool same;
         while (effects->items[i]->type == PSD_EFFECT_SEND &&
-               psd_core_next_addressee(s->core, effects->items[i], &cursor, &peer, &same))
+               psd_core_next_addressee(s->core, effects->items[i], &cursor, &peer))
             count_msg(s, effects->items[i]->msg);
     }
     psd_effects_clear(effects);

@@ -158,8 +158,7 @@ static void send_effect(sim *s, psd_effect *effect)
 {
     uint64_t cursor = 0;
     psd_peer peer;
-    bool same;
-    while (psd_core_next_addressee(s->core, effect, &cursor, &peer, &same))
+    while (psd_core_next_addressee(s->core, effect, &cursor, &peer))
         deliver(s, peer, effect->msg);
     flush_line(s);
 }
