@@ -370,6 +370,14 @@ static bool needs_others(psd_msg_type type)
     return type == PSD_MSG_GROUP_OPEN || type == PSD_MSG_PLAN_OPEN || type == PSD_MSG_TABLE_OPEN;
 }
 
+/* Answered, or not to be answered any more: when the job is told to stop, others need not come. Under the
+ * lock. */
+static bool is_over(const psd_agent *agent, const agent_out *call)
+{
+    return call->reply != NULL || agent->state == AGENT_OUT ||
+           (agent->stopped_by_job && needs_others(call->type));
+}
+
 /* Takes a request back at its deadline: psd then says who has not made it. Under the lock. */
 static void cancel(psd_agent *agent, agent_out *entry)
 {
@@ -378,7 +386,7 @@ static void cancel(psd_agent *agent, agent_out *entry)
         return;
     wake(agent);
     psd_time_ns last = psd_deadline_ns(psd_now_ns(), CANCEL_ANSWER_MS);
-    while (entry->reply == NULL && agent->state != AGENT_OUT && sleep_until(agent, last))
+    while (!is_over(agent, entry) && sleep_until(agent, last))
         ;
 }
 
@@ -395,12 +403,12 @@ psd_status psd_agent_call(psd_agent *agent, const psd_msg *msg, psd_time_ns dead
         goto unlock;
     }
     wake(agent);
-    while (entry->reply == NULL && agent->state != AGENT_OUT && sleep_until(agent, deadline))
+    while (!is_over(agent, entry) && sleep_until(agent, deadline))
         ;
-    if (entry->reply == NULL && agent->state == AGENT_JOINED && needs_others(msg->type))
+    if (!is_over(agent, entry) && agent->state == AGENT_JOINED && needs_others(msg->type))
         cancel(agent, entry);
-    if (entry->reply == NULL && agent->state == AGENT_OUT) {
-        status = agent->status;
+    if (entry->reply == NULL && is_over(agent, entry)) {
+        status = agent->state == AGENT_OUT ? agent->status : PSD_ERR_STOPPED;
         snprintf(why, why_bytes, "%s", agent->text);
     } else if (entry->reply == NULL) {
         status = no_answer(agent, msg, psd_now_ns() - begun, why, why_bytes);

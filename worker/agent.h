@@ -41,7 +41,8 @@ psd_status psd_agent_join(psd_agent *agent, psd_time_ns deadline, psd_msg_welcom
 psd_status psd_agent_tell(psd_agent *agent, const psd_msg *msg);
 
 /* Sends a request and blocks until its answer: PSD_OK and the boxed message (free with psd_msg_box_free), or
- * the status of a REFUSE with its text in `why`, or PSD_ERR_TIMEOUT. Sent again after a resync. */
+ * the status of a REFUSE with its text in `why`, or PSD_ERR_TIMEOUT; PSD_ERR_STOPPED for one that needs other
+ * ranks to ask too, once the job is told to stop. Sent again after a resync. */
 psd_status psd_agent_call(psd_agent *agent, const psd_msg *msg, psd_time_ns deadline, psd_msg_box **reply,
                           char *why, size_t why_bytes);
 

@@ -166,6 +166,29 @@ PSD_TEST(group, an_abort_from_psd_ends_waits)
     solo_close(&s, PSD_ERR_PEER_FAILED);
 }
 
+/* The other members never ask, and then the job is told to stop. */
+static bool stop_instead(fake_psd *psd, const psd_msg *msg, void *arg)
+{
+    (void)arg;
+    if (msg->type != PSD_MSG_GROUP_OPEN)
+        return false;
+    psd_msg stop = {.type = PSD_MSG_STOP};
+    strcpy(stop.u.stop.text, "stopped by psctl stop");
+    fake_psd_send(psd, &stop);
+    return true;
+}
+
+PSD_TEST(group, a_stop_ends_the_wait_for_the_others)
+{
+    solo s = solo_open(stop_instead, NULL);
+    psd_group g;
+    psd_time_ns begun = psd_now_ns();
+    cr_assert_eq(psd_group_dup(s.ctx, PSD_WORLD, &g), PSD_ERR_STOPPED);
+    expect_error_text("stopped by psctl stop");
+    cr_assert(psd_now_ns() - begun < 5 * PSD_NS_PER_S, "at once, not by the deadline of 10 s");
+    solo_close(&s, PSD_OK);
+}
+
 PSD_TEST(group, many_may_be_open)
 {
     solo s = solo_open(NULL, NULL);
