@@ -201,8 +201,8 @@ static group *find_parent(psd_core *core, const member *m, const psd_msg *msg)
         refuse_peer(core, m->peer, msg, PSD_ERR_STALE, "%s by rank %d: it is in no open group %u", verb,
                     m->rank, open->parent);
     else if (g->state == GROUP_BROKEN)
-        refuse_peer(core, m->peer, msg, PSD_ERR_ABORTED, "%s by rank %d: group %u was aborted: %s", verb,
-                    m->rank, g->id, g->reason == NULL ? "" : g->reason);
+        refuse_peer(core, m->peer, msg, g->status, "%s by rank %d: group %u was aborted: %s", verb, m->rank,
+                    g->id, g->reason == NULL ? "" : g->reason);
     else if (g->state != GROUP_LIVE)
         refuse_peer(core, m->peer, msg, PSD_ERR_INVAL, "%s by rank %d: group %u is still being opened", verb,
                     m->rank, g->id);

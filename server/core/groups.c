@@ -85,8 +85,7 @@ static group *group_of(psd_core *core, const member *m, const psd_msg *msg, uint
     int64_t found = g == NULL ? -1 : group_rank_of(g, m);
     if (found < 0) {
         core->dropped++;
-        if (msg->request != 0)
-            refuse_peer(core, m->peer, msg, PSD_ERR_STALE, "rank %d is in no open group %u", m->rank, id);
+        refuse_peer(core, m->peer, msg, PSD_ERR_STALE, "rank %d is in no open group %u", m->rank, id);
         return NULL;
     }
     *at = (uint32_t)found;

@@ -190,15 +190,12 @@ static plan *plan_of(psd_core *core, const member *m, const psd_msg *msg, uint32
     int64_t found = p == NULL ? -1 : plan_rank_of(p, m);
     if (found < 0) {
         core->dropped++;
-        if (msg->request != 0)
-            refuse_peer(core, m->peer, msg, PSD_ERR_STALE, "rank %d has no open plan %u", m->rank,
-                        msg->u.plan.plan);
+        refuse_peer(core, m->peer, msg, PSD_ERR_STALE, "rank %d has no open plan %u", m->rank,
+                    msg->u.plan.plan);
         return NULL;
     }
     if (p->state == PLAN_FAILED && msg->type != PSD_MSG_PLAN_CLOSE) {
-        if (msg->request != 0)
-            refuse_peer(core, m->peer, msg, PSD_ERR_ABORTED, "plan %u failed: %s", p->id,
-                        p->reason == NULL ? "" : p->reason);
+        plans_refuse_failed(core, m, msg, p);
         return NULL;
     }
     *at = (uint32_t)found;

@@ -49,10 +49,17 @@ void plans_refuse(psd_core *core, plan *p, psd_status status, const char *text)
     (void)snprintf(msg->u.refuse.text, sizeof(msg->u.refuse.text), "%s", text);
     p->state = PLAN_FAILED;
     p->changed = core->now;
+    p->status = status;
     p->reason = core_strdup(core, text);
     note_add(core, p->job, -1, PSD_NOTE_WARN, "plan %u of group %u failed: %s", p->id, p->group, text);
     if (unknown)
         plan_remove(core, p);
+}
+
+void plans_refuse_failed(psd_core *core, const member *m, const psd_msg *msg, const plan *p)
+{
+    refuse_peer(core, m->peer, msg, p->status, "plan %u failed: %s", p->id,
+                p->reason == NULL ? "" : p->reason);
 }
 
 /* ------------------------------------------------------------------------------------------------- asking */
@@ -86,8 +93,8 @@ static group *plan_group(psd_core *core, const member *m, const psd_msg *msg)
         refuse_peer(core, m->peer, msg, PSD_ERR_STALE, "a plan by rank %d: it is in no open group %u",
                     m->rank, id);
     else if (g->state == GROUP_BROKEN)
-        refuse_peer(core, m->peer, msg, PSD_ERR_ABORTED, "a plan by rank %d: group %u was aborted: %s",
-                    m->rank, id, g->reason == NULL ? "" : g->reason);
+        refuse_peer(core, m->peer, msg, g->status, "a plan by rank %d: group %u was aborted: %s", m->rank, id,
+                    g->reason == NULL ? "" : g->reason);
     else if (g->state != GROUP_LIVE || g->closed_count > 0)
         refuse_peer(core, m->peer, msg, PSD_ERR_INVAL,
                     "a plan by rank %d: group %u is not open on all its ranks", m->rank, id);
@@ -165,8 +172,7 @@ static bool asked_before(psd_core *core, const member *m, const psd_msg *msg)
         if (p->state == PLAN_LOADING || p->state == PLAN_LIVE)
             plans_send_steps(core, p, (uint32_t)at, 0, m, msg->request);
         else if (p->state == PLAN_FAILED)
-            refuse_peer(core, m->peer, msg, PSD_ERR_ABORTED, "plan %u failed: %s", p->id,
-                        p->reason == NULL ? "" : p->reason);
+            plans_refuse_failed(core, m, msg, p);
         return true;
     }
     return false;

@@ -208,6 +208,7 @@ typedef struct plan {
     uint64_t bytes_sent;
     int64_t last_run_ns;
     psd_time_ns changed;
+    psd_status status; /* of a failed plan */
     char *reason;
 } plan;
 
@@ -469,6 +470,8 @@ void plans_member_ended(psd_core *core, member *m);
 void plans_resume(psd_core *core, member *m);
 void plans_restart(psd_core *core);
 void plans_refuse(psd_core *core, plan *p, psd_status status, const char *text); /* ends it for all */
+void plans_refuse_failed(psd_core *core, const member *m, const psd_msg *msg,
+                         const plan *p);              /* tells one why */
 int64_t plan_rank_of(const plan *p, const member *m); /* -1: not of it, or has closed it */
 void plan_remove(psd_core *core, plan *p);
 /* Answers with one chunk of a rank's own steps. */
