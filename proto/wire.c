@@ -86,6 +86,77 @@ psd_status psd_wire_decode(const void *frame, size_t bytes, psd_msg_box **out, c
     return status;
 }
 
+/* ------------------------------------------------------------------------------------------------ peeking */
+
+/* The part of a frame that has not been read yet. */
+typedef struct tail {
+    const uint8_t *at;
+    const uint8_t *end;
+} tail;
+
+static bool take_varint(tail *t, uint64_t *out)
+{
+    uint64_t value = 0;
+    for (unsigned shift = 0; shift < 64 && t->at < t->end; shift += 7) {
+        uint8_t byte = *t->at++;
+        value |= (uint64_t)(byte & 0x7f) << shift;
+        if ((byte & 0x80) == 0) {
+            *out = value;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Takes the value of a field, by the wire types of protobuf's encoding; *number is set for a varint. */
+static bool take_value(tail *t, unsigned wire_type, uint64_t *number)
+{
+    uint64_t bytes = 0;
+    switch (wire_type) {
+    case 0:
+        return take_varint(t, number);
+    case 1:
+        bytes = 8;
+        break;
+    case 2:
+        if (!take_varint(t, &bytes))
+            return false;
+        break;
+    case 5:
+        bytes = 4;
+        break;
+    default:
+        return false;
+    }
+    if (bytes > (uint64_t)(t->end - t->at))
+        return false;
+    t->at += bytes;
+    return true;
+}
+
+void psd_wire_peek(const void *frame, size_t bytes, psd_msg_type *type, uint64_t *request)
+{
+    enum { REQUEST_FIELD = 5, FIRST_BODY = 16 };
+    char why[128];
+    uint64_t key;
+    tail t = {.at = frame, .end = (const uint8_t *)frame + bytes};
+    *type = PSD_MSG_NONE;
+    *request = 0;
+    if (check_prefix(frame, bytes, why, sizeof why) != PSD_OK)
+        return;
+    while (take_varint(&t, &key)) {
+        uint64_t number = 0;
+        unsigned wire_type = key & 7;
+        uint64_t field = key >> 3;
+        if (field > FIRST_BODY && field < FIRST_BODY + PSD_MSG_TYPES && wire_type == 2)
+            *type = (psd_msg_type)(field - FIRST_BODY);
+        if (!take_value(&t, wire_type, &number))
+            return;
+        if (field == REQUEST_FIELD && wire_type == 0)
+            *request = number;
+    }
+}
+
 void psd_msg_box_free(psd_msg_box *box)
 {
     if (box == NULL)

@@ -19,6 +19,10 @@ typedef struct psd_msg_box {
 psd_status psd_wire_decode(const void *frame, size_t bytes, psd_msg_box **out, char *why, size_t why_bytes);
 void psd_msg_box_free(psd_msg_box *box); /* accepts NULL */
 
+/* What a frame that cannot be decoded was meant to be, so that whoever sent it can be answered: its type, and
+ * the number of its request. PSD_MSG_NONE and 0 where the frame does not tell, as for another version. */
+void psd_wire_peek(const void *frame, size_t bytes, psd_msg_type *type, uint64_t *request);
+
 /* Encodes into a growing buffer that the caller keeps between calls and frees with psd_wire_buffer_free.
  * PSD_ERR_LIMIT when the frame would be over PSD_MAX_FRAME (rows and columns must be paged or chunked by the
  * producer); the buffer then holds no frame. Text that is not UTF-8 (cut inside a character, say) is sent up

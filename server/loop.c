@@ -83,11 +83,17 @@ static void refuse_undecodable(psd_daemon *daemon, const psd_io_packet *packet, 
                 "a message of %zu bytes from %s was dropped: %s (further ones are only counted)",
                 packet->bytes, entry->address, why[0] == '\0' ? psd_status_sentence(status) : why);
     }
-    if (status != PSD_ERR_PROTOCOL)
-        return;
-    psd_msg refuse = {.type = PSD_MSG_REFUSE, .u.refuse.status = PSD_ERR_PROTOCOL};
-    snprintf(refuse.u.refuse.text, sizeof(refuse.u.refuse.text), "psd %s speaks protocol version %d: %s",
-             PSD_VERSION, PSD_PROTOCOL_VERSION, why);
+    psd_msg refuse = {.type = PSD_MSG_REFUSE, .u.refuse.status = status};
+    psd_msg_type asked;
+    psd_wire_peek(packet->data, packet->bytes, &asked, &refuse.request);
+    if (status == PSD_ERR_PROTOCOL)
+        snprintf(refuse.u.refuse.text, sizeof(refuse.u.refuse.text), "psd %s speaks protocol version %d: %s",
+                 PSD_VERSION, PSD_PROTOCOL_VERSION, why);
+    else if (asked == PSD_MSG_HELLO || refuse.request != 0)
+        snprintf(refuse.u.refuse.text, sizeof(refuse.u.refuse.text), "psd cannot read this %s: %s",
+                 psd_msg_name(asked), why);
+    else
+        return; /* as everywhere, only a request or a HELLO can be refused */
     psd_daemon_tell(daemon, packet->peer, &refuse);
 }
 

@@ -1,6 +1,6 @@
 /* Fuzzes the wire code: any bytes either are refused with a sentence or decode into a message that encodes
- * again into a frame that decodes to the same frame. With -DPSD_FUZZ_MAIN a plain main() runs the files named
- * on the command line.
+ * again into a frame that decodes to the same frame, of the type and request that peeking tells. With
+ * -DPSD_FUZZ_MAIN a plain main() runs the files named on the command line.
  *
  * A mutated frame seldom keeps its prefix, so half of the inputs (even length) get a good one put in front.
  */
@@ -53,7 +53,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     memcpy(frame, prefix, skip);
     if (bytes > 0)
         memcpy(frame + skip, data, bytes);
+    psd_msg_type type;
+    uint64_t request;
     psd_status status = psd_wire_decode(frame, skip + bytes, &box, why, sizeof why);
+    psd_wire_peek(frame, skip + bytes, &type, &request);
+    if (status == PSD_OK && (type != box->msg.type || request != box->msg.request))
+        die("peeking sees another message than decoding");
     if (status == PSD_OK)
         check_stable(&box->msg);
     else if (box != NULL || why[0] == '\0')

@@ -202,6 +202,34 @@ PSD_TEST(daemon, another_protocol_version_is_refused)
     stop();
 }
 
+/* A worker whose HELLO or request cannot be read must not wait for an answer that never comes. */
+PSD_TEST(daemon, bad_fields_are_told)
+{
+    test_client client;
+    psd_msg hello = test_hello("j", "w0", 0, 1);
+    psd_msg open = {.type = PSD_MSG_GROUP_OPEN, .request = 12, .u.group_open.how = (psd_group_how)77};
+    psd_msg beat = {.type = PSD_MSG_HEARTBEAT, .u.heartbeat.current = {.kind = PSD_OP_SEND, .peer = -9}};
+    start(NULL);
+    hello.u.hello.rank = -7;
+    cr_assert(test_client_open(&client, endpoint));
+    cr_assert(test_client_send(&client, &beat)); /* asks nothing, so it gets no answer */
+    cr_assert(test_client_send(&client, &hello));
+    cr_assert(test_client_send(&client, &open));
+    psd_msg_box *refuse = test_client_receive(&client, PSD_MSG_REFUSE, 5000);
+    cr_assert(refuse != NULL);
+    cr_assert_eq(refuse->msg.u.refuse.status, PSD_ERR_FORMAT);
+    cr_assert_eq(refuse->msg.request, hello.request);
+    cr_assert(strstr(refuse->msg.u.refuse.text, "hello.rank is -7") != NULL, "%s", refuse->msg.u.refuse.text);
+    psd_msg_box_free(refuse);
+    refuse = test_client_receive(&client, PSD_MSG_REFUSE, 5000);
+    cr_assert(refuse != NULL);
+    cr_assert_eq(refuse->msg.request, 12);
+    cr_assert(strstr(refuse->msg.u.refuse.text, "group_open.how") != NULL, "%s", refuse->msg.u.refuse.text);
+    psd_msg_box_free(refuse);
+    test_client_close(&client);
+    stop();
+}
+
 /* With a lease of a minute, only the closed connection can tell so soon. */
 PSD_TEST(daemon, a_closed_connection_is_noticed)
 {

@@ -30,9 +30,14 @@ static psd_status decode(const uint8_t *data, size_t bytes)
     char why[512] = "";
     if (bytes > 0)
         memcpy(copy, data, bytes);
+    psd_msg_type type;
+    uint64_t request;
     psd_status status = psd_wire_decode(copy, bytes, &box, why, sizeof why);
+    psd_wire_peek(copy, bytes, &type, &request);
     if (status == PSD_OK) {
         cr_assert_not_null(box);
+        cr_assert_eq(type, box->msg.type);
+        cr_assert_eq(request, box->msg.request);
         psd_status encoded = psd_wire_encode(&box->msg, &again);
         cr_assert(encoded == PSD_OK || encoded == PSD_ERR_LIMIT, "%d", encoded);
     } else {
