@@ -68,6 +68,7 @@ static psd_status open_socket(psd_agent *agent, char *why, size_t why_bytes)
         int value;
     } options[] = {
         {ZMQ_LINGER, 0},
+        {ZMQ_IMMEDIATE, 1}, /* no queue without a connection: a failed send says that there is none */
         {ZMQ_SNDHWM, 1000},
         {ZMQ_RCVHWM, 1000},
         {ZMQ_IPV6, 1},
@@ -191,7 +192,7 @@ void psd_agent_stop(psd_agent *agent)
     pthread_mutex_lock(&agent->lock);
     agent->stop = true;
     /* Without an acknowledged BYE something may still be on its way: give it a second, no more. */
-    int linger = agent->bye_acked || !agent->heard ? 0 : 1000;
+    int linger = agent->bye_acked || !agent->connected ? 0 : 1000;
     pthread_mutex_unlock(&agent->lock);
     wake(agent);
     pthread_join(agent->thread, NULL);
@@ -359,7 +360,8 @@ static psd_status no_answer(psd_agent *agent, const psd_msg *msg, psd_time_ns wa
 {
     char took[32];
     psd_format_ns(waited, took, sizeof took);
-    snprintf(why, why_bytes, "psd at %s did not answer %s for %s; is it running?", agent->coordinator,
+    snprintf(why, why_bytes, "psd at %s %s %s for %s; is it running?", agent->coordinator,
+             agent->connected ? "did not answer" : "is not connected, and did not answer",
              psd_msg_name(msg->type), took);
     return PSD_ERR_TIMEOUT;
 }
@@ -376,6 +378,13 @@ static bool is_over(const psd_agent *agent, const agent_out *call)
 {
     return call->reply != NULL || agent->state == AGENT_OUT ||
            (agent->stopped_by_job && needs_others(call->type));
+}
+
+/* BYE of a psd that is gone does not wait for it to come back as long as other requests. Under the lock. */
+static psd_time_ns give_up_at(const psd_agent *agent, const agent_out *call, psd_time_ns deadline)
+{
+    psd_time_ns alone = call->made + AGENT_BYE_ALONE;
+    return call->type == PSD_MSG_BYE && !agent->connected && alone < deadline ? alone : deadline;
 }
 
 /* Takes a request back at its deadline: psd then says who has not made it. Under the lock. */
@@ -403,7 +412,7 @@ psd_status psd_agent_call(psd_agent *agent, const psd_msg *msg, psd_time_ns dead
         goto unlock;
     }
     wake(agent);
-    while (!is_over(agent, entry) && sleep_until(agent, deadline))
+    while (!is_over(agent, entry) && sleep_until(agent, give_up_at(agent, entry, deadline)))
         ;
     if (!is_over(agent, entry) && agent->state == AGENT_JOINED && needs_others(msg->type))
         cancel(agent, entry);

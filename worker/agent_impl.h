@@ -15,7 +15,7 @@
 #define AGENT_HELLO_EVERY   (500 * PSD_NS_PER_MS) /* until psd answers, and again after a resync */
 #define AGENT_HELLO_LEAST   (50 * PSD_NS_PER_MS)  /* between two, however many RESYNCs come */
 #define AGENT_WAITING_EVERY PSD_NS_PER_S          /* once psd has said WAITING */
-#define AGENT_RETRY_EVERY   (50 * PSD_NS_PER_MS)  /* when the socket is full */
+#define AGENT_BYE_ALONE     (2 * PSD_NS_PER_S)    /* how long BYE waits without a connection to psd */
 
 /* A message on its way to psd. A call stays until its caller has the answer or gives up; a tell until it is
  * old. */
@@ -56,6 +56,7 @@ struct psd_agent {
     bool stop;
     bool stopped_by_job; /* STOP has come */
     bool heard;          /* anything from psd at all */
+    bool connected;      /* psd takes messages, as far as the agent's thread last saw */
     bool bye_acked;
     agent_state state;
     psd_status status;       /* AGENT_OUT */
@@ -76,6 +77,7 @@ struct psd_agent {
     psd_time_ns hello_due;
     psd_time_ns hello_sent;
     psd_time_ns heartbeat_due;
+    bool blocked; /* something could not be sent in this turn: the socket is full or not connected */
     psd_wire_buffer scratch;
 };
 

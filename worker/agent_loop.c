@@ -13,10 +13,12 @@
 
 /* ------------------------------------------------------------------------------------------------ sending */
 
-/* False when the socket is full or not connected: try again later. */
+/* False when the socket is full or not connected: the loop wakes up when it can be tried again. */
 static bool send_frame(psd_agent *agent, const psd_wire_buffer *frame)
 {
-    return zmq_send(agent->socket, frame->data, frame->bytes, ZMQ_DONTWAIT) >= 0;
+    bool sent = zmq_send(agent->socket, frame->data, frame->bytes, ZMQ_DONTWAIT) >= 0;
+    agent->blocked = !sent;
+    return sent;
 }
 
 static bool send_msg(psd_agent *agent, psd_msg *msg)
@@ -31,7 +33,7 @@ static void send_hello(psd_agent *agent, psd_time_ns now)
     msg.u.hello = agent->hello;
     send_msg(agent, &msg);
     agent->hello_sent = now;
-    agent->hello_due = now + AGENT_HELLO_EVERY;
+    agent->hello_due = agent->blocked ? now : now + AGENT_HELLO_EVERY;
 }
 
 static void send_heartbeat(psd_agent *agent, psd_time_ns now)
@@ -375,13 +377,25 @@ static void run_timers(psd_agent *agent, psd_time_ns now)
         send_heartbeat(agent, now);
 }
 
-static long next_timeout_ms(const psd_agent *agent, bool unsent, psd_time_ns now)
+/* Under the lock. Is there a connection, with room for messages? */
+static void look_at_connection(psd_agent *agent)
+{
+    int events = 0;
+    size_t bytes = sizeof events;
+    bool connected =
+        zmq_getsockopt(agent->socket, ZMQ_EVENTS, &events, &bytes) == 0 && (events & ZMQ_POLLOUT) != 0;
+    if (connected != agent->connected)
+        pthread_cond_broadcast(&agent->changed);
+    agent->connected = connected;
+}
+
+static long next_timeout_ms(const psd_agent *agent, psd_time_ns now)
 {
     psd_time_ns due = agent->synced ? agent->heartbeat_due : agent->hello_due;
     if (agent->state == AGENT_OUT)
         due = now + PSD_NS_PER_S;
-    if (unsent && agent->synced && due > now + AGENT_RETRY_EVERY)
-        due = now + AGENT_RETRY_EVERY;
+    else if (agent->blocked && due < now + AGENT_HELLO_EVERY)
+        due = now + AGENT_HELLO_EVERY; /* or once there is room */
     return due <= now ? 0 : (long)((due - now + PSD_NS_PER_MS - 1) / PSD_NS_PER_MS);
 }
 
@@ -395,15 +409,17 @@ void *agent_loop(void *argument)
     bool stop = false;
     while (!stop) {
         psd_time_ns now = psd_now_ns();
+        agent->blocked = false;
         run_timers(agent, now);
         flush_outbox(agent, now);
         pthread_mutex_lock(&agent->lock);
         stop = agent->stop;
-        bool unsent = agent->unsent > 0;
+        look_at_connection(agent);
         pthread_mutex_unlock(&agent->lock);
         if (stop)
             break;
-        if (zmq_poll(items, 2, next_timeout_ms(agent, unsent, now)) < 0 && zmq_errno() != EINTR) {
+        items[0].events = (short)(agent->blocked ? ZMQ_POLLIN | ZMQ_POLLOUT : ZMQ_POLLIN);
+        if (zmq_poll(items, 2, next_timeout_ms(agent, now)) < 0 && zmq_errno() != EINTR) {
             char text[128];
             snprintf(text, sizeof text, "the connection to psd failed: %s", zmq_strerror(zmq_errno()));
             go_out(agent, PSD_ERR_IO, text);

@@ -190,6 +190,7 @@ static psd_status open_backend(PSD_AT, psd_ctx *ctx)
         .eager_limit = s->eager_limit,
         .bind_host = s->data_host[0] != '\0' ? s->data_host : NULL,
         .transport = s->transport,
+        .ring_bytes = (size_t)s->ring_bytes,
         .on_group_broken = on_group_broken,
         .owner = ctx,
     };
@@ -233,7 +234,8 @@ static psd_status start_agent(PSD_AT, psd_ctx *ctx)
     return status;
 }
 
-/* Takes back the HELLO of a worker that could not join, or says why one leaves. */
+/* Takes back the HELLO of a worker that could not join, or says why one leaves. The agent waits a shorter time
+ * when psd is not connected. */
 static void say_bye(psd_ctx *ctx, psd_status reason, const char *text, psd_time_ns deadline)
 {
     char why[PSD_MAX_TEXT];

@@ -45,6 +45,7 @@ static void clear_environment(void)
                                         "PSD_TIMEOUT_MS",
                                         "PSD_JOIN_TIMEOUT_MS",
                                         "PSD_POOL_LIMIT",
+                                        "PSD_HOST_RING",
                                         "SLURM_PROCID",
                                         "SLURM_NTASKS",
                                         "SLURM_LOCALID",
@@ -136,6 +137,10 @@ CONTEXT_TEST(names_the_variable_that_is_wrong)
         {"PSD_TIMEOUT_MS", "soon"},
         {"PSD_POOL_LIMIT", "much"},
         {"PSD_HOST_TRANSPORT", "pigeon"},
+        {"PSD_HOST_RING", "large"},
+        {"PSD_HOST_RING", "3K"},
+        {"PSD_HOST_RING", "2K"},
+        {"PSD_HOST_RING", "2G"},
         {"PSD_RECORD", "maybe"},
         {"LOCAL_RANK", "-3"},
     };
@@ -247,6 +252,16 @@ CONTEXT_TEST(a_stop_ends_operations_but_is_no_failure)
     expect_error_text("stopped by psctl");
     cr_assert_eq(psd_barrier(s.ctx, PSD_WORLD, NULL), PSD_ERR_STOPPED);
     solo_close(&s, PSD_OK);
+}
+
+CONTEXT_TEST(leaves_soon_when_psd_is_gone)
+{
+    solo s = solo_open(NULL, NULL);
+    fake_psd_vanish(s.psd);
+    psd_time_ns begun = psd_now_ns();
+    cr_assert_eq(psd_finalize(&s.ctx), PSD_OK, "%s", psd_last_error());
+    cr_assert(psd_now_ns() - begun < 4 * PSD_NS_PER_S, "about 2 s, not the 6 s of a psd that is slow");
+    fake_psd_stop(s.psd);
 }
 
 /* The child must not touch its parent's sockets, threads or memory. */
