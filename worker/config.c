@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "common/conf.h"
+#include "worker/backend/backend.h"
 
 /* The context's fields that the first psd.h had: a program built against it passes this size. */
 #define CONFIG_BYTES_MIN (offsetof(psd_config, pool_limit) + sizeof(int64_t))
@@ -239,6 +240,11 @@ static void read_backend(reader *r, const psd_config *config, psd_settings *out)
     if (r->status == PSD_OK && strcmp(out->transport, "auto") != 0 && strcmp(out->transport, "shm") != 0 &&
         strcmp(out->transport, "tcp") != 0)
         complain(r, "PSD_HOST_TRANSPORT", out->transport, "it is auto, shm or tcp");
+    take_bytes(r, "PSD_HOST_RING", &out->ring_bytes);
+    bool is_power = out->ring_bytes > 0 && (out->ring_bytes & (out->ring_bytes - 1)) == 0;
+    if (out->ring_bytes != 0 &&
+        (!is_power || out->ring_bytes < PSD_RING_BYTES_MIN || out->ring_bytes > PSD_RING_BYTES_MAX))
+        complain(r, "PSD_HOST_RING", getenv("PSD_HOST_RING"), "it is a power of two from 4K to 1G");
 }
 
 void psd_config_init(psd_config *config)

@@ -14,6 +14,7 @@ typedef struct psd_settings {
     char host[PSD_MAX_NAME];      /* this host's name: for people and rank order */
     char data_host[PSD_MAX_ADDR]; /* PSD_DATA_HOST; "": the backend chooses */
     char transport[16];           /* PSD_HOST_TRANSPORT: auto, shm or tcp */
+    int64_t ring_bytes;           /* PSD_HOST_RING; 0: the backend chooses */
     char run_dir[256];            /* PSD_RUN_DIR; "": the recorder chooses */
     bool record_off;              /* PSD_RECORD=off */
     int32_t rank;                 /* -1: psd chooses */

@@ -370,6 +370,36 @@ PSD_TEST(host_fail, what_was_sent_before_a_close_arrives_and_nothing_after)
     cr_assert_eq(run_on(2, "tcp", 65536, closed, NULL), 0);
 }
 
+/* A receive from any source ends when the last of the others has left, whether it was posted before or after;
+ * not one whose own batch sends to this rank. */
+static void any_source_closed(host_rank *r)
+{
+    if (r->rank != 1) {
+        host->group_close(r->group);
+        r->group = NULL;
+        return;
+    }
+    int32_t x = 7;
+    int32_t got = 0;
+    char text[PSD_MAX_TEXT] = "";
+    psd_op_p2p both[2] = {{false, PSD_I32, &got, 1, PSD_ANY_SOURCE, 0}, {true, PSD_I32, &x, 1, 1, 0}};
+    psd_op batch = host_op(PSD_OP_BATCH, (psd_dtype)0, 0, NULL, NULL);
+    batch.p2p = both;
+    batch.p2p_count = 2;
+    HOST_CHECK(r, host_run(r, &batch, NULL) == PSD_OK && got == 7);
+    psd_op receive = batch;
+    receive.kind = PSD_OP_RECV;
+    receive.p2p_count = 1;
+    HOST_CHECK(r, host_run(r, &receive, text) == PSD_ERR_PEER_FAILED);
+    HOST_CHECK(r, strstr(text, "every other rank has closed it") != NULL);
+}
+
+PSD_TEST(host_fail, a_receive_from_any_source_ends_when_all_others_have_left)
+{
+    cr_assert_eq(run_on(3, "shm", 65536, any_source_closed, NULL), 0);
+    cr_assert_eq(run_on(2, "tcp", 65536, any_source_closed, NULL), 0);
+}
+
 /* Rank 0 leaves at once, its context and all; rank 1 finds out by sending. */
 static void send_to_closed(host_rank *r)
 {
@@ -490,4 +520,45 @@ PSD_TEST(host_fail, a_killed_peer_is_noticed_over_shared_memory)
 PSD_TEST(host_fail, a_killed_peer_is_noticed_over_tcp)
 {
     killed_peer("tcp");
+}
+
+/* The child of a_stopped_peer: stops in the middle of receiving, and must not take what it finds afterwards for
+ * the message. */
+static void receive_stopped(shared_page *page, const host_ranks *all, char *data, int64_t bytes)
+{
+    host_rank r;
+    if (!bring_up(&r, all, page, 1))
+        _exit(1);
+    psd_request *receive = host_irecv(&r, PSD_U8, data, bytes, 0, 0);
+    raise(SIGSTOP);
+    _exit(host_finish(&r, &receive, NULL) != PSD_OK ? 0 : 1);
+}
+
+PSD_TEST(host_fail, a_stopped_peer_does_not_keep_an_aborted_send_nor_read_its_memory_later)
+{
+    enum { BYTES = 8 << 20 };
+    host_ranks all = {.size = 2, .transport = "shm", .eager_limit = 65536};
+    shared_page *page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    cr_assert_neq(page, MAP_FAILED);
+    memset(page, 0, sizeof(*page));
+    char *data = calloc(1, BYTES);
+    pid_t child = fork();
+    cr_assert_geq(child, 0);
+    if (child == 0)
+        receive_stopped(page, &all, data, BYTES);
+    host_rank r;
+    int state = 0;
+    cr_assert(bring_up(&r, &all, page, 0));
+    cr_assert_eq(waitpid(child, &state, WUNTRACED), child);
+    cr_assert(WIFSTOPPED(state));
+    psd_request *send = host_isend(&r, PSD_U8, data, BYTES, 1, 0);
+    host->group_abort(r.group, PSD_ERR_ABORTED, "enough");
+    cr_expect_eq(host_finish(&r, &send, NULL), PSD_ERR_ABORTED);
+    memset(data, 1, BYTES);
+    cr_assert_eq(kill(child, SIGCONT), 0);
+    cr_assert_eq(waitpid(child, &state, 0), child);
+    cr_expect(WIFEXITED(state) && WEXITSTATUS(state) == 0);
+    host_rank_close(&r);
+    free(data);
+    munmap(page, sizeof(*page));
 }

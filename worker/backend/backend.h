@@ -25,12 +25,17 @@ typedef enum psd_backend_caps {
     PSD_CAP_CHANNEL = 1u << 6,    /* the small-message channel */
 } psd_backend_caps;
 
+/* What psd_backend_config.ring_bytes may be, if not 0: a power of two. */
+#define PSD_RING_BYTES_MIN ((int64_t)4 << 10)
+#define PSD_RING_BYTES_MAX ((int64_t)1 << 30)
+
 typedef struct psd_backend_config {
     const char *job;
     uint64_t incarnation;
     int64_t eager_limit;   /* bytes; a send of more completes only once its receive is posted */
     const char *bind_host; /* PSD_DATA_HOST: address or interface for data links; NULL: the backend chooses */
     const char *transport; /* PSD_HOST_TRANSPORT: auto, shm or tcp */
+    size_t ring_bytes;     /* PSD_HOST_RING: of a shared-memory link, each way; 0: the backend chooses */
     /* Called on a mismatch, a broken link or a passed deadline, so that psd can tell the other members; from
      * any thread, under backend locks: it must only queue. `culprit` is a world rank or -1. */
     void (*on_group_broken)(void *owner, uint32_t group, psd_status status, int32_t culprit,

@@ -68,6 +68,7 @@ psd_status engine_open(const psd_backend_config *config, engine **out, char *why
         .incarnation = config->incarnation,
         .bind_host = config->bind_host,
         .transport = config->transport,
+        .ring_bytes = config->ring_bytes,
     };
     status = host_net_open(&net, &e->net, why, why_bytes);
     if (status != PSD_OK)
@@ -372,7 +373,7 @@ static psd_time_ns group_timers(engine *e, psd_time_ns now)
             host_group_break(g, PSD_ERR_MISMATCH, -1, true, g->dispute);
         if (now >= g->drain_deadline) {
             g->drain_deadline = PSD_NEVER;
-            transfer_drained(e, g, NULL);
+            transfer_give_up(e, g);
         }
         psd_time_ns dispute = g->status == PSD_OK ? g->dispute_deadline : PSD_NEVER;
         psd_time_ns mine = dispute < g->drain_deadline ? dispute : g->drain_deadline;

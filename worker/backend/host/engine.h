@@ -369,8 +369,10 @@ void transfer_on_data(peer *p, const frame *f);
 void transfer_data_arrived(peer *p);
 /* One slice of each copy; true if there was any. */
 bool transfer_copy(engine *e);
-/* A peer no longer reads cancelled sends of this group (NULL: of any). */
+/* This peer no longer reads cancelled sends of this group (NULL: of any). */
 void transfer_drained(engine *e, hgroup *g, peer *p);
+/* Peers that have not said so in time lose their link: a read is void if the link's socket has ended. */
+void transfer_give_up(engine *e, hgroup *g);
 
 /* ------------------------------------------------------------------------------------------------ match.c */
 

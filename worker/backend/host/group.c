@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DRAIN_NS        PSD_NS_PER_S /* the most that a cancelled send waits for its reader */
+#define DRAIN_NS        (2 * PSD_NS_PER_S) /* the most that a cancelled send waits for its reader */
 #define ANSWER_NS       PSD_NS_PER_S /* the most that a mismatch waits for the other side's label */
 #define MAX_EARLY_PINGS 4096u        /* of one peer */
 
@@ -413,25 +413,29 @@ void host_group_on_compare(peer *p, const frame *f, const char *text)
 
 /* ------------------------------------------------------------------------------------------------ closing */
 
-/* Every other member has closed the group: nobody is left to send. */
-static bool all_have_closed(const hgroup *g)
+/* Every other member has closed the group: nobody is left to send but this rank itself, which will not come
+ * to it if it waits. Alone in its group it has nobody else from the start. */
+static bool all_others_have_closed(const hgroup *g)
 {
     for (int32_t i = 0; i < g->size; i++) {
-        if (!g->member[i].has_closed)
-            return false; /* this rank's own entry stays false: it may send to itself */
+        if (i != g->rank && !g->member[i].has_closed)
+            return false;
     }
-    return true;
+    return g->size > 1;
 }
 
 void host_group_check_closed(hgroup *g, const xfer *x)
 {
     bool is_waiting = x->state == XFER_POSTED || x->state == XFER_OFFERED;
-    bool is_alone = x->rank < 0 ? all_have_closed(g) : g->member[x->rank].has_closed;
+    bool is_alone = x->rank < 0 ? all_others_have_closed(g) : g->member[x->rank].has_closed;
     if (!is_waiting || !is_alone)
         return;
     char text[PSD_MAX_TEXT];
-    snprintf(text, sizeof(text), "group %u: rank %d has closed it and takes no part in rank %d's %s", g->id,
-             x->rank, g->rank, x->request->label);
+    char who[32] = "every other rank";
+    if (x->rank >= 0)
+        snprintf(who, sizeof(who), "rank %d", x->rank);
+    snprintf(text, sizeof(text), "group %u: %s has closed it and takes no part in rank %d's %s", g->id, who,
+             g->rank, x->request->label);
     int32_t culprit = x->rank < 0 ? -1 : (int32_t)g->members[x->rank];
     host_group_break(g, PSD_ERR_PEER_FAILED, culprit, true, text);
 }

@@ -1,5 +1,6 @@
 /* The host backend's side of the contract in backend.h: locks, and hands on to the engine. */
 #include "worker/backend/host/engine.h"
+#include "worker/backend/host/tensor_memory.h"
 
 #include <fcntl.h>
 #include <errno.h>
@@ -255,6 +256,22 @@ static void counters(psd_backend *e, uint64_t *bytes_sent, uint64_t *bytes_recei
     engine_unlock(e);
 }
 
+static psd_status mem_alloc(psd_backend *e, size_t bytes, void **out)
+{
+    (void)e;
+    void *memory = tensor_memory_get(bytes);
+    if (memory == NULL)
+        return PSD_ERR_NOMEM;
+    *out = memory;
+    return PSD_OK;
+}
+
+static void mem_free(psd_backend *e, void *data, size_t bytes)
+{
+    (void)e;
+    tensor_memory_put(data, bytes);
+}
+
 const psd_backend_ops psd_backend_host = {
     .name = "host",
     .caps = PSD_CAP_HOST_MEMORY | PSD_CAP_TAGS | PSD_CAP_ANY_SOURCE | PSD_CAP_BIT_OPS | PSD_CAP_ABORT |
@@ -277,4 +294,6 @@ const psd_backend_ops psd_backend_host = {
     .chan_send = chan_send,
     .chan_recv = chan_recv,
     .counters = counters,
+    .mem_alloc = mem_alloc,
+    .mem_free = mem_free,
 };

@@ -22,6 +22,7 @@
 
 #include "common/clock.h"
 #include "common/msg.h"
+#include "worker/backend/backend.h"
 
 typedef struct host_net host_net;
 typedef struct host_link host_link;
@@ -36,8 +37,8 @@ typedef struct host_net_config {
 } host_net_config;
 
 #define HOST_RING_DEFAULT ((size_t)256 << 10)
-#define HOST_RING_MIN     ((size_t)4 << 10)
-#define HOST_RING_MAX     ((size_t)1 << 30)
+#define HOST_RING_MIN     ((size_t)PSD_RING_BYTES_MIN)
+#define HOST_RING_MAX     ((size_t)PSD_RING_BYTES_MAX)
 
 typedef enum host_link_state {
     HOST_LINK_CONNECTING = 0,

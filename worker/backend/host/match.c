@@ -232,7 +232,8 @@ void match_post(engine *e, xfer *r)
         list_append(&r->request->posted, &r->node);
     else
         list_append(r->rank == PSD_ANY_SOURCE ? &g->posted_any : &g->member[r->rank].posted, &r->node);
-    host_group_check_closed(g, r);
+    if (r->rank != PSD_ANY_SOURCE) /* otherwise its own batch may hold the send */
+        host_group_check_closed(g, r);
 }
 
 void match_send_self(hgroup *g, xfer *s, const frame *f)

@@ -208,6 +208,11 @@ psd_status p2p_start(hgroup *g, const psd_op *op, psd_request **out)
         }
         post_send(g, x);
     }
+    for (list *node = r->xfers.next; node != &r->xfers; node = node->next) {
+        const xfer *x = LIST_ENTRY(node, xfer, in_request);
+        if (x->rank == PSD_ANY_SOURCE)
+            host_group_check_closed(g, x);
+    }
     r->pending--;
     if (r->pending == 0)
         list_append(&e->ready, &r->ready);

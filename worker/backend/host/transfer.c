@@ -1,6 +1,7 @@
 /* How one message moves: eager, streamed after a rendezvous, or read by the receiver. */
 #include "worker/backend/host/engine.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define COPIES_AT_ONCE 4
@@ -96,9 +97,22 @@ void transfer_drained(engine *e, hgroup *g, peer *p)
 {
     for (uint32_t i = 0; i < e->xfer_count; i++) {
         xfer *x = e->xfers[i];
-        if (x->state != XFER_DRAINING || (g != NULL && x->request->group != g) || (p != NULL && x->peer != p))
-            continue;
-        finish_draining(e, x);
+        if (x->state == XFER_DRAINING && x->peer == p && (g == NULL || x->request->group == g))
+            finish_draining(e, x);
+    }
+}
+
+void transfer_give_up(engine *e, hgroup *g)
+{
+    char text[160];
+    snprintf(text, sizeof(text),
+             "the peer is stopped or overloaded: it has not confirmed the end of group %u, whose memory it may "
+             "be reading",
+             g->id);
+    for (uint32_t i = 0; i < e->xfer_count; i++) {
+        const xfer *x = e->xfers[i];
+        if (x->state == XFER_DRAINING && x->request->group == g)
+            peer_break(x->peer, PSD_ERR_LINK, text); /* ends x when it is settled */
     }
 }
 
