@@ -1,6 +1,6 @@
 /* The operation recorder of a context: a ring of records in a file that others can map, see common/record.h.
  *
- * Threads: any thread may begin, match and end records and publish waits, without locks. open and close are
+ * Threads: any thread may begin and end records and publish waits, without locks. open and close are
  * called by one thread. With PSD_RECORD=off `file` is NULL and every call is a no-op that gives 0. */
 #ifndef PSD_RECORDER_H
 #define PSD_RECORDER_H
@@ -57,11 +57,11 @@ void psd_record_wait_end(psd_recorder *recorder, int slot);
 
 /* The oldest operation still in flight; kind 0 if none. */
 void psd_record_current(const psd_recorder *recorder, psd_time_ns now, psd_current_op *out);
-/* Makes the file of a recorder: PSD_RUN_DIR, its ownership, room, and what dead processes left
+uint64_t psd_record_done(const psd_recorder *recorder); /* operations completed */
+
+/* For psd_recorder_open: makes the file, in PSD_RUN_DIR or its default: ownership, room, and what dead processes left
  * (recorder_file.c). On failure `why` says what to do and nothing is left behind. */
 psd_status psd_recorder_file_make(const psd_recorder_config *config, psd_recorder *recorder, char *why,
                                   size_t why_bytes);
-
-uint64_t psd_record_done(const psd_recorder *recorder); /* operations completed */
 
 #endif
