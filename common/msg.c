@@ -1,5 +1,7 @@
 #include "common/msg.h"
 
+#include <string.h>
+
 static const char *const names[] = {
     [PSD_MSG_NONE] = "none",
     [PSD_MSG_HELLO] = "hello",
@@ -44,4 +46,48 @@ _Static_assert(sizeof names / sizeof names[0] == PSD_MSG_TYPES, "every message t
 const char *psd_msg_name(psd_msg_type type)
 {
     return (unsigned)type < PSD_MSG_TYPES ? names[type] : "?";
+}
+
+/* The envelope, a token or a name, and the fields of fixed size. */
+enum { HEAD_BYTES = 1024 };
+
+/* Of a number as protobuf writes it, 7 bits a byte. */
+static uint64_t varint_bytes(uint64_t value)
+{
+    uint64_t bytes = 1;
+    for (; value > 0x7f; value >>= 7)
+        bytes++;
+    return bytes;
+}
+
+static uint64_t text_bytes(const char *text)
+{
+    size_t length = strlen(text);
+    return length + varint_bytes(length);
+}
+
+static uint64_t list_bytes(const uint32_t *numbers, uint32_t count)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; numbers != NULL && i < count; i++)
+        bytes += varint_bytes(numbers[i]);
+    return bytes;
+}
+
+uint64_t psd_group_opened_bound(const psd_msg_group_opened *opened)
+{
+    uint64_t bytes = HEAD_BYTES + list_bytes(opened->members, opened->count);
+    for (uint32_t i = 0; i < opened->count; i++)
+        bytes += text_bytes(opened->addresses[i]);
+    return bytes;
+}
+
+uint64_t psd_table_open_bound(const psd_msg_table_open *open)
+{
+    uint64_t bytes = HEAD_BYTES + list_bytes(open->servers, open->server_count) +
+                     list_bytes(open->trainers, open->trainer_count);
+    for (uint32_t i = 0; i < open->spec.param_count; i++)
+        bytes +=
+            text_bytes(open->spec.params[i].name) + 1 + varint_bytes((uint64_t)open->spec.params[i].count);
+    return bytes;
 }

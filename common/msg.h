@@ -343,4 +343,9 @@ typedef struct psd_msg {
     } u;
 } psd_msg;
 
+/* Upper bounds of the frames that grow with a job, near to what they take on the wire: what would be over
+ * PSD_MAX_FRAME is refused when it is asked for, not found out when it cannot be sent. */
+uint64_t psd_group_opened_bound(const psd_msg_group_opened *opened);
+uint64_t psd_table_open_bound(const psd_msg_table_open *open);
+
 #endif

@@ -1,7 +1,5 @@
 /* Expansion of audiences: an effect names who it is for, and the connections and the fields that differ are
  * filled in one by one while the daemon sends. A list of peers never exists. */
-#include <stdlib.h>
-
 #include "server/core/state.h"
 
 /* The object of an audience may have ended in this very step: then it is among the buried. */
@@ -28,26 +26,6 @@ static bool address_to(psd_msg *msg, const member *m, uint64_t request, psd_peer
     msg->ident.incarnation = m->incarnation;
     msg->request = request;
     *peer = m->peer;
-    return true;
-}
-
-/* The addresses of an opened group's members, once per effect. */
-static bool fill_addresses(psd_core *core, const job *j, psd_msg_group_opened *opened)
-{
-    if (opened->count > core->address_capacity) {
-        const char **addresses = realloc(core->addresses, opened->count * sizeof(*addresses));
-        if (addresses == NULL) {
-            core->oom = true;
-            return false;
-        }
-        core->addresses = addresses;
-        core->address_capacity = opened->count;
-    }
-    for (uint32_t i = 0; i < opened->count; i++) {
-        const member *m = members_at(j, ranks_at(opened->members, i));
-        core->addresses[i] = m == NULL ? "" : m->address;
-    }
-    opened->addresses = core->addresses;
     return true;
 }
 
@@ -164,8 +142,9 @@ bool psd_core_next_addressee(psd_core *core, psd_effect *effect, uint64_t *curso
     const psd_audience *to = &effect->audience;
     psd_msg *msg = effect->msg;
     const job *j = to->job < core->job_count ? core->jobs[to->job] : NULL;
+    /* Once for each effect. */
     if (*cursor == 0 && msg->type == PSD_MSG_GROUP_OPENED && msg->u.group_opened.group != 0 &&
-        (j == NULL || !fill_addresses(core, j, &msg->u.group_opened)))
+        (j == NULL || !groups_fill_addresses(core, j, &msg->u.group_opened)))
         return false;
     if (to->kind == PSD_TO_PEER)
         return next_single(effect, cursor, peer);

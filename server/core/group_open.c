@@ -297,7 +297,7 @@ static void split_group(psd_core *core, const pending *p, const part *parts, uin
     }
     if (!ranks_order(core, members, count, &order, &twice))
         goto free_arrays;
-    (void)groups_create(core, p->job, count, members, order, requests);
+    groups_create(core, p->job, count, members, order, requests);
     return;
 free_arrays:
     free(members);
@@ -346,7 +346,7 @@ static void complete(psd_core *core, pending *p)
         complete_split(core, p);
         return;
     }
-    (void)groups_create(core, p->job, p->count, p->members, p->order, p->requests);
+    groups_create(core, p->job, p->count, p->members, p->order, p->requests);
     p->members = NULL;
     p->order = NULL;
     p->requests = NULL;

@@ -37,37 +37,6 @@ static void group_remove(psd_core *core, group *g)
     bury(core, g, group_free);
 }
 
-group *groups_create(psd_core *core, job *j, uint32_t count, uint32_t *members, uint32_t *order,
-                     uint64_t *requests)
-{
-    size_t words = bits_words(count);
-    group *g = core_calloc(core, 1, sizeof(*g));
-    if (g == NULL) {
-        free(members);
-        free(order);
-        free(requests);
-        return NULL;
-    }
-    *g = (group){.count = count, .job = j, .members = members, .order = order, .requests = requests};
-    g->ready = core_calloc(core, words, sizeof(uint64_t));
-    g->closed = core_calloc(core, words, sizeof(uint64_t));
-    if (g->ready == NULL || g->closed == NULL || !shelf_add(&j->groups, g)) {
-        core->oom = true;
-        group_free(g);
-        return NULL;
-    }
-    g->id = j->next_group++;
-    g->state = GROUP_ASKING;
-    g->epoch = j->epoch;
-    g->changed = core->now;
-    g->culprit = -1;
-    j->opening++;
-    const member *root = members_at(j, ranks_at(members, 0));
-    if (root != NULL)
-        send_to_member(core, root, PSD_MSG_GROUP_ASK_TOKEN)->u.group_token.group = g->id;
-    return g;
-}
-
 void groups_fill_opened(const group *g, psd_msg_group_opened *out)
 {
     out->group = g->id;
@@ -76,6 +45,74 @@ void groups_fill_opened(const group *g, psd_msg_group_opened *out)
     out->members = g->members;
     out->token_bytes = g->token_bytes;
     memcpy(out->token, g->token, g->token_bytes);
+}
+
+bool groups_fill_addresses(psd_core *core, const job *j, psd_msg_group_opened *opened)
+{
+    if (opened->count > core->address_capacity) {
+        const char **addresses = realloc(core->addresses, opened->count * sizeof(*addresses));
+        if (addresses == NULL) {
+            core->oom = true;
+            return false;
+        }
+        core->addresses = addresses;
+        core->address_capacity = opened->count;
+    }
+    for (uint32_t i = 0; i < opened->count; i++) {
+        const member *m = members_at(j, ranks_at(opened->members, i));
+        core->addresses[i] = m == NULL ? "" : m->address;
+    }
+    opened->addresses = core->addresses;
+    return true;
+}
+
+/* Every member must be told the address of every other. */
+static bool opened_fits(psd_core *core, group *g)
+{
+    psd_msg_group_opened opened = {0};
+    groups_fill_opened(g, &opened);
+    if (!groups_fill_addresses(core, g->job, &opened))
+        return false;
+    uint64_t bytes = psd_group_opened_bound(&opened);
+    if (bytes <= PSD_MAX_FRAME)
+        return true;
+    char text[256];
+    (void)snprintf(text, sizeof(text),
+                   "a group of %u ranks is not possible here: the addresses of its members take some %llu "
+                   "bytes, a message holds %d: use fewer ranks, or shorter addresses",
+                   g->count, (unsigned long long)bytes, PSD_MAX_FRAME);
+    groups_abort(core, g, PSD_ERR_LIMIT, -1, text);
+    return false;
+}
+
+void groups_create(psd_core *core, job *j, uint32_t count, uint32_t *members, uint32_t *order,
+                   uint64_t *requests)
+{
+    size_t words = bits_words(count);
+    group *g = core_calloc(core, 1, sizeof(*g));
+    if (g == NULL) {
+        free(members);
+        free(order);
+        free(requests);
+        return;
+    }
+    *g = (group){.count = count, .job = j, .members = members, .order = order, .requests = requests};
+    g->ready = core_calloc(core, words, sizeof(uint64_t));
+    g->closed = core_calloc(core, words, sizeof(uint64_t));
+    if (g->ready == NULL || g->closed == NULL || !shelf_add(&j->groups, g)) {
+        core->oom = true;
+        group_free(g);
+        return;
+    }
+    g->id = j->next_group++;
+    g->state = GROUP_ASKING;
+    g->epoch = j->epoch;
+    g->changed = core->now;
+    g->culprit = -1;
+    j->opening++;
+    const member *root = members_at(j, ranks_at(members, 0));
+    if (opened_fits(core, g) && root != NULL)
+        send_to_member(core, root, PSD_MSG_GROUP_ASK_TOKEN)->u.group_token.group = g->id;
 }
 
 /* Finds the group of a worker's message, and its rank there; answers and returns NULL when there is none. */

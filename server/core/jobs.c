@@ -276,7 +276,7 @@ void jobs_form(psd_core *core, job *j)
     members_fill_welcome(core, j, &msg->u.welcome);
     note_add(core, j, -1, PSD_NOTE_INFO, "job %s: the world of %u rank%s is complete, epoch 1", j->name,
              j->world, j->world == 1 ? "" : "s");
-    (void)groups_create(core, j, j->world, NULL, NULL, NULL);
+    groups_create(core, j, j->world, NULL, NULL, NULL);
 }
 
 /* ---------------------------------------------------------------------------------------- what is missing */

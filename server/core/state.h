@@ -442,10 +442,12 @@ void groups_token(psd_core *core, member *m, const psd_msg *msg);
 void groups_ready(psd_core *core, member *m, const psd_msg *msg);
 void groups_fail(psd_core *core, member *m, const psd_msg *msg);
 void groups_close(psd_core *core, member *m, const psd_msg *msg);
-/* Takes members, order and requests (NULL or malloc'ed). NULL: no memory, they are freed. */
-group *groups_create(psd_core *core, job *j, uint32_t count, uint32_t *members, uint32_t *order,
-                     uint64_t *requests);
-void groups_fill_opened(const group *g, psd_msg_group_opened *out);
+/* Takes members, order and requests (NULL or malloc'ed). */
+void groups_create(psd_core *core, job *j, uint32_t count, uint32_t *members, uint32_t *order,
+                   uint64_t *requests);
+void groups_fill_opened(const group *g, psd_msg_group_opened *out); /* all but the addresses */
+/* The addresses of its members, in the core's scratch. False: no memory. */
+bool groups_fill_addresses(psd_core *core, const job *j, psd_msg_group_opened *opened);
 void groups_abort(psd_core *core, group *g, psd_status status, int32_t culprit, const char *text);
 void groups_member_ended(psd_core *core, member *m, bool failed, const char *text);
 void groups_resume(psd_core *core, member *m); /* sends again what may have been missed */

@@ -153,6 +153,20 @@ static uint32_t *ranks_where(psd_core *core, const job *j, const char *role, uin
     return ranks;
 }
 
+/* Servers and trainers are told all of it in one message. */
+static bool spec_fits(psd_core *core, const member *m, const psd_msg *msg, const table *t)
+{
+    psd_msg_table_open open;
+    fill_table(t, &open);
+    uint64_t bytes = psd_table_open_bound(&open);
+    if (bytes > PSD_MAX_FRAME)
+        refuse_peer(core, m->peer, msg, PSD_ERR_LIMIT,
+                    "table %s with its %u parameters takes some %llu bytes to describe, a message holds %d: "
+                    "make several tables, or shorten the names",
+                    t->spec.name, t->spec.param_count, (unsigned long long)bytes, PSD_MAX_FRAME);
+    return bytes <= PSD_MAX_FRAME;
+}
+
 static table *table_make(psd_core *core, const member *m, const psd_msg *msg)
 {
     job *j = m->job;
@@ -174,6 +188,10 @@ static table *table_make(psd_core *core, const member *m, const psd_msg *msg)
     t->closed = core_calloc(core, bits_words(t->trainer_count), sizeof(uint64_t));
     t->ready = core_calloc(core, bits_words(t->server_count), sizeof(uint64_t));
     t->shards = core_calloc(core, t->server_count, sizeof(*t->shards));
+    if (!core->oom && !spec_fits(core, m, msg, t)) {
+        table_free(t);
+        return NULL;
+    }
     if (core->oom || !shelf_add(&j->tables, t)) {
         core->oom = true;
         table_free(t);

@@ -73,8 +73,8 @@ static void join_all(scale *s, psd_effects *effects)
         *h = (psd_msg_hello){.role = "worker", .backend = "host", .rank = (int32_t)rank, .pid = rank + 1000};
         h->world_min = h->world_max = (int32_t)s->ranks;
         (void)snprintf(h->host, sizeof(h->host), "node%u", rank / 8);
-        (void)snprintf(h->address, sizeof(h->address), "10.%u.%u.%u:%u", rank >> 16 & 255, rank >> 8 & 255,
-                       rank & 255, 40000 + rank % 8);
+        /* Short ones: the addresses of all members go into one message, of at most PSD_MAX_FRAME. */
+        (void)snprintf(h->address, sizeof(h->address), "%x", rank);
         say(s, rank, &msg, effects);
     }
 }

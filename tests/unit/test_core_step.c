@@ -194,6 +194,61 @@ PSD_TEST(core_step, worlds_over_the_limit_are_refused_and_ended_ones_give_back)
     end(&b);
 }
 
+/* A group whose GROUP_OPENED could not be sent would leave its members waiting. */
+PSD_TEST(core_step, a_world_whose_addresses_fill_no_message_is_told)
+{
+    enum { RANKS = 6000 };
+    bench b = begin(5000);
+    psd_msg msg = {.type = PSD_MSG_HELLO,
+                   .u.hello = {.rank = -1, .world_min = RANKS, .world_max = RANKS, .role = "worker"}};
+    memset(msg.u.hello.address, 'a', sizeof(msg.u.hello.address) - 1);
+    for (psd_peer peer = 1; peer <= RANKS; peer++)
+        say(&b, peer, msg);
+    cr_assert_not_null(sent(&b, PSD_MSG_WELCOME));
+    cr_assert_null(sent(&b, PSD_MSG_GROUP_ASK_TOKEN));
+    const psd_msg *abort = sent(&b, PSD_MSG_ABORT);
+    cr_assert_not_null(abort);
+    cr_assert_eq(abort->u.abort.status, PSD_ERR_LIMIT);
+    cr_assert_not_null(strstr(abort->u.abort.text, "6000 ranks"));
+    /* A group of fewer can be. */
+    uint32_t members[] = {0, 1};
+    psd_msg open = {.type = PSD_MSG_GROUP_OPEN,
+                    .request = 7,
+                    .u.group_open = {.how = PSD_GROUP_NEW, .count = 2, .members = members}};
+    say(&b, 1, open);
+    say(&b, 2, open);
+    cr_assert_not_null(sent(&b, PSD_MSG_GROUP_ASK_TOKEN));
+    end(&b);
+}
+
+PSD_TEST(core_step, a_table_that_fills_no_message_is_refused)
+{
+    static psd_param params[20000];
+    bench b = begin(5000);
+    psd_msg hi = {.type = PSD_MSG_HELLO,
+                  .u.hello = {.rank = -1, .world_min = 2, .world_max = 2, .role = "server"}};
+    say(&b, 1, hi);
+    (void)snprintf(hi.u.hello.role, sizeof(hi.u.hello.role), "trainer");
+    say(&b, 2, hi);
+    for (size_t i = 0; i < 20000; i++) {
+        params[i] = (psd_param){.dtype = PSD_F32, .count = 1};
+        memset(params[i].name, 'p', sizeof(params[i].name) - 1);
+    }
+    psd_msg open = {
+        .type = PSD_MSG_TABLE_OPEN,
+        .request = 7,
+        .u.table_open.spec = {.name = "t", .optimizer = 1, .param_count = 20000, .params = params}};
+    say(&b, 2, open);
+    const psd_msg *refuse = sent(&b, PSD_MSG_REFUSE);
+    cr_assert_not_null(refuse);
+    cr_assert_eq(refuse->u.refuse.status, PSD_ERR_LIMIT);
+    cr_assert_not(b.effects.journal);
+    open.u.table_open.spec.param_count = 10000;
+    say(&b, 2, open);
+    cr_assert_not_null(sent(&b, PSD_MSG_TABLE_ASSIGN));
+    end(&b);
+}
+
 /* The worker would take RESYNC for the answer to its request, and give up. */
 PSD_TEST(core_step, resync_answers_no_request)
 {

@@ -281,6 +281,27 @@ PSD_TEST(wire, a_frame_over_the_limit_is_not_encoded)
     free(members);
 }
 
+/* What the core refuses by these bounds must be what cannot be sent, and nothing much smaller. */
+PSD_TEST(wire, bounds_hold)
+{
+    static const psd_msg_type types[] = {PSD_MSG_GROUP_OPENED, PSD_MSG_TABLE_OPENED};
+    psd_wire_buffer buffer = {0};
+    for (uint64_t seed = 1; seed <= 400; seed++) {
+        psd_msg_type type = types[seed % 2];
+        psd_arena arena;
+        psd_msg msg;
+        psd_arena_init(&arena, ARENA_BYTES);
+        wire_gen(type, seed, &arena, &msg);
+        uint64_t bound = type == PSD_MSG_GROUP_OPENED ? psd_group_opened_bound(&msg.u.group_opened)
+                                                      : psd_table_open_bound(&msg.u.table_open);
+        cr_assert_eq(psd_wire_encode(&msg, &buffer), PSD_OK);
+        cr_assert_leq(buffer.bytes, bound, "seed %d", (int)seed);
+        cr_assert_leq(bound, buffer.bytes + 1024, "seed %d", (int)seed);
+        psd_arena_free(&arena);
+    }
+    psd_wire_buffer_free(&buffer);
+}
+
 PSD_TEST(wire, another_version_is_named)
 {
     psd_msg msg = {.type = PSD_MSG_RESYNC};
