@@ -31,8 +31,6 @@ int64_t group_rank_of(const group *g, const member *m)
 
 static void group_remove(psd_core *core, group *g)
 {
-    if (g->state == GROUP_ASKING || g->state == GROUP_OPENING)
-        g->job->opening--;
     shelf_remove(&g->job->groups, g->id);
     bury(core, g, group_free);
 }
@@ -109,7 +107,6 @@ void groups_create(psd_core *core, job *j, uint32_t count, uint32_t *members, ui
     g->epoch = j->epoch;
     g->changed = core->now;
     g->culprit = -1;
-    j->opening++;
     const member *root = members_at(j, ranks_at(members, 0));
     if (opened_fits(core, g) && root != NULL)
         send_to_member(core, root, PSD_MSG_GROUP_ASK_TOKEN)->u.group_token.group = g->id;
@@ -163,7 +160,6 @@ static void group_go(psd_core *core, group *g)
 {
     g->state = GROUP_LIVE;
     g->changed = core->now;
-    g->job->opening--;
     free(g->ready);
     free(g->requests);
     g->ready = NULL;
@@ -191,8 +187,6 @@ void groups_abort(psd_core *core, group *g, psd_status status, int32_t culprit, 
     if (g->state == GROUP_BROKEN)
         return;
     bool unknown = g->state == GROUP_ASKING && g->requests != NULL;
-    if (g->state != GROUP_LIVE)
-        g->job->opening--;
     g->state = GROUP_BROKEN;
     g->changed = core->now;
     g->status = status;

@@ -50,26 +50,21 @@ static void shelf_free(shelf *s, bury_free free_item)
     *s = (shelf){0};
 }
 
-static void free_work(job *j)
-{
-    shelf_free(&j->tables, table_free);
-    shelf_free(&j->plans, plan_free);
-    shelf_free(&j->pendings, pending_free);
-    shelf_free(&j->groups, group_free);
-    j->opening = 0;
-}
-
 void job_free(job *j)
 {
     if (j == NULL)
         return;
-    free_work(j);
+    shelf_free(&j->tables, table_free);
+    shelf_free(&j->plans, plan_free);
+    shelf_free(&j->pendings, pending_free);
+    shelf_free(&j->groups, group_free);
     for (uint32_t i = 0; i < j->roster_count; i++) {
         free(j->roster[i]->current);
         free(j->roster[i]);
     }
     free(j->roster);
     free(j->ranks);
+    free(j->freed);
     free(j);
 }
 
@@ -98,7 +93,9 @@ static void job_end(psd_core *core, job *j)
     bury_shelf(core, &j->plans, plan_free);
     bury_shelf(core, &j->pendings, pending_free);
     bury_shelf(core, &j->groups, group_free);
-    j->opening = 0;
+    free(j->freed);
+    j->freed = NULL;
+    j->freed_count = 0;
     j->notice = false;
     core->reserved -= j->world;
     j->state = JOB_ENDED;

@@ -22,6 +22,7 @@
 #define MAX_PLANS_PER_JOB    4096
 #define MAX_STEPS_PER_JOB    (UINT64_C(1) << 22) /* of all its plans: some 250 MB */
 #define MAX_TABLES_PER_JOB   1024
+#define MAX_FREED_KEPT       256 /* freed tables of a job that a returning server is told of */
 #define PENDING_IDS          UINT32_C(0x80000000) /* requests for groups are numbered from here, groups below */
 #define MAX_NOTES            512
 #define MAX_LOST_PER_TIMER   64 /* leases ended in one step; more follow at once */
@@ -252,6 +253,11 @@ typedef struct table {
     char *reason;
 } table;
 
+typedef struct freed_table {
+    uint32_t id;
+    psd_time_ns at; /* when its servers were told */
+} freed_table;
+
 /* --------------------------------------------------------------------------------------------- jobs, core */
 
 typedef enum job_state {
@@ -284,14 +290,15 @@ struct job {
     uint32_t next_pending;
     uint32_t next_table;
     uint32_t world_group;
-    uint32_t opening; /* groups that are not yet live or broken */
-    bool notice;      /* those waiting are to be told at the next notice time */
+    bool notice; /* those waiting are to be told at the next notice time */
     bool stopping;
     char stop_text[160];
     shelf groups;
     shelf pendings;
     shelf plans;
     shelf tables;
+    freed_table *freed; /* ring of the last MAX_FREED_KEPT; NULL before the first */
+    uint64_t freed_count;
 };
 
 typedef struct note {

@@ -58,11 +58,22 @@ static void fill_table(const table *t, psd_msg_table_open *out)
                                 .trainers = t->trainers};
 }
 
+/* The table itself is gone when a server comes back that did not hear of it. */
+static void remember_freed(psd_core *core, job *j, uint32_t id)
+{
+    if (j->freed == NULL)
+        j->freed = core_calloc(core, MAX_FREED_KEPT, sizeof(*j->freed));
+    if (j->freed != NULL)
+        j->freed[j->freed_count++ % MAX_FREED_KEPT] = (freed_table){.id = id, .at = core->now};
+}
+
 /* To servers that were assigned the table: when all trainers had asked. */
 static void send_free(psd_core *core, const table *t)
 {
-    if (t->asked == t->trainer_count)
-        send_to(core, to_servers(t), PSD_MSG_TABLE_FREE)->u.table.table = t->id;
+    if (t->asked != t->trainer_count)
+        return;
+    send_to(core, to_servers(t), PSD_MSG_TABLE_FREE)->u.table.table = t->id;
+    remember_freed(core, t->job, t->id);
 }
 
 static void mark_closed(psd_core *core, table *t, uint32_t at)
@@ -385,9 +396,23 @@ void tables_member_ended(psd_core *core, member *m, bool failed, const char *tex
     }
 }
 
-/* Trainers ask again by themselves; a server may have missed what it was assigned. */
+/* A server may free a table twice: it does not know the second one. */
+static void resume_freed(psd_core *core, const member *m)
+{
+    const job *j = m->job;
+    uint64_t first = j->freed_count > MAX_FREED_KEPT ? j->freed_count - MAX_FREED_KEPT : 0;
+    for (uint64_t i = first; i < j->freed_count; i++) {
+        const freed_table *freed = &j->freed[i % MAX_FREED_KEPT];
+        if (freed->at >= m->seen)
+            send_to_member(core, m, PSD_MSG_TABLE_FREE)->u.table.table = freed->id;
+    }
+}
+
+/* Trainers ask again by themselves; a server may have missed what it was assigned, and what it is to free. */
 void tables_resume(psd_core *core, member *m)
 {
+    if (member_is_server(m))
+        resume_freed(core, m);
     for (size_t i = 0; i < m->job->tables.count; i++) {
         const table *t = m->job->tables.items[i];
         int64_t at = server_of(t, m);
