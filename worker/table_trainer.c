@@ -146,10 +146,35 @@ static psd_status check_answers(const table *t, table_kind kind, char *why, size
     return PSD_OK;
 }
 
-static psd_status await_answers(psd_ctx *ctx, table *t, table_kind kind, char *why, size_t why_bytes)
+/* The answers come on the channel, which has no operations: a record stands for them, so that who asks what
+ * this thread waits for gets an answer. */
+static uint64_t begin_record(PSD_AT, psd_ctx *ctx, const table *t, table_kind kind, int32_t server)
 {
+    char name[PSD_MAX_NAME];
+    snprintf(name, sizeof(name), "%s of %.50s", table_kind_name(kind), t->name);
+    psd_tensor answers = psd_tensor_1d(NULL, 0, PSD_U8, name);
+    psd_record_start start = {
+        .now = psd_now_ns(),
+        .kind = PSD_OP_RECV,
+        .tensor = &answers,
+        .peer = server,
+        .group = t->group->id,
+        .epoch = t->group->epoch,
+        .file = file,
+        .line = line,
+    };
+    return psd_record_begin(&ctx->recorder, &start);
+}
+
+static psd_status await_answers(PSD_AT, psd_ctx *ctx, table *t, table_kind kind, char *why, size_t why_bytes)
+{
+    int32_t server = t->layout.servers == 1 ? 0 : -1;
+    uint64_t record = begin_record(file, line, ctx, t, kind, server);
+    int slot = psd_record_wait_begin(&ctx->recorder, &record, 1, false);
     psd_status status = table_channel_await(ctx, &ctx->tables->channel, &t->inbox, t->group,
                                             psd_ctx_deadline(ctx, 0), why, why_bytes);
+    psd_record_wait_end(&ctx->recorder, slot);
+    psd_record_end(&ctx->recorder, record, status, server, 0);
     return status == PSD_OK ? check_answers(t, kind, why, why_bytes) : status;
 }
 
@@ -160,7 +185,7 @@ psd_status table_request(PSD_AT, const char *verb, psd_ctx *ctx, table *t, table
     psd_status status = send_request(file, line, verb, ctx, t, kind, with_data, why, sizeof(why));
     if (status == PSD_OK) {
         t->push_sent = kind == TABLE_PUSH;
-        status = await_answers(ctx, t, kind, why, sizeof(why));
+        status = await_answers(file, line, ctx, t, kind, why, sizeof(why));
     }
     table_channel_forget(&ctx->tables->channel, &t->inbox);
     return status == PSD_OK ? PSD_OK : fail_table(file, line, verb, ctx, t, status, why);
@@ -300,7 +325,7 @@ static psd_status initialise(PSD_AT, psd_ctx *ctx, table *t, const psd_tensor *p
         status = send_request(file, line, "init", ctx, t, TABLE_INIT, true, why, sizeof(why));
     }
     if (status == PSD_OK)
-        status = await_answers(ctx, t, TABLE_INIT, why, sizeof(why));
+        status = await_answers(file, line, ctx, t, TABLE_INIT, why, sizeof(why));
     return status == PSD_OK ? PSD_OK : fail_table(file, line, "psd_table_open", ctx, t, status, why);
 }
 

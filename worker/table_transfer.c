@@ -12,6 +12,7 @@ psd_status table_transfer_start(psd_ctx *ctx, psd_group_slot *group, const table
     char label[PSD_MAX_NAME + 128];
     psd_tensor tensor = psd_tensor_1d(post->data, (int64_t)post->count, PSD_F32, post->table);
     psd_record_start start = {
+        .now = psd_now_ns(),
         .kind = post->is_send ? PSD_OP_SEND : PSD_OP_RECV,
         .tensor = &tensor,
         .count = tensor.shape[0],

@@ -107,13 +107,13 @@ PSD_TEST_WITH(tables, no_servers, .timeout = 120)
 
 enum { RANKS = 4, SERVERS = 2 };
 
+static char endpoint[128];
 static char coordinator[160];
 static test_proc psd, ranks[RANKS];
 
-static void start_all(void)
+static void start_all(const char *lease)
 {
-    char endpoint[128];
-    const char *argv[] = {test_path("bin/psd"), "--listen", "tcp://127.0.0.1:0", "--lease", "2s", NULL};
+    const char *argv[] = {test_path("bin/psd"), "--listen", "tcp://127.0.0.1:0", "--lease", lease, NULL};
     const char *env[] = {"PSD_DEBUG=info", NULL};
     cr_assert(test_proc_start(&psd, argv, env));
     cr_assert(test_proc_expect(&psd, "listening on ", 10000), "psd: %s", psd.text ? psd.text : "");
@@ -153,7 +153,7 @@ static void trainers_name(const char *culprit, int but)
 
 PSD_TEST_WITH(tables, killed_server_is_named, .timeout = 120)
 {
-    start_all();
+    start_all("2s");
     kill(ranks[1].pid, SIGKILL);
     trainers_name("rank 1", -1);
     /* The other server has nothing left to serve, and ends well. */
@@ -164,7 +164,7 @@ PSD_TEST_WITH(tables, killed_server_is_named, .timeout = 120)
 
 PSD_TEST_WITH(tables, killed_trainer_is_named, .timeout = 120)
 {
-    start_all();
+    start_all("2s");
     kill(ranks[3].pid, SIGKILL);
     trainers_name("rank 3", 3);
     for (int r = 0; r < SERVERS; r++) {
@@ -176,11 +176,32 @@ PSD_TEST_WITH(tables, killed_trainer_is_named, .timeout = 120)
 
 PSD_TEST_WITH(tables, server_ends_on_sigterm, .timeout = 120)
 {
-    start_all();
+    start_all("2s");
     kill(ranks[0].pid, SIGTERM);
     cr_assert(test_proc_wait(&ranks[0], 20000), "server hangs: %s", ranks[0].text);
     cr_assert_eq(test_proc_code(&ranks[0]), 0, "server: %s", ranks[0].text);
     trainers_name("rank 0", -1);
+    end_all();
+}
+
+static bool ops_show_a_push(void *arg)
+{
+    char *text = NULL;
+    const char *argv[] = {test_path("bin/psctl"), "--coordinator", endpoint, "ops", NULL};
+    (void)arg;
+    test_run(argv, NULL, 10000, &text);
+    bool shown = text != NULL && strstr(text, "push of ") != NULL && strstr(text, "table.c:") != NULL;
+    free(text);
+    return shown;
+}
+
+/* Trainer 2 waits for the servers, and they for trainer 3. */
+PSD_TEST_WITH(tables, a_push_that_waits_is_shown, .timeout = 120)
+{
+    start_all("10s");
+    kill(ranks[3].pid, SIGSTOP);
+    cr_assert(test_until(ops_show_a_push, NULL, 60000));
+    kill(ranks[3].pid, SIGCONT);
     end_all();
 }
 
