@@ -85,6 +85,12 @@ static void send_waiting(psd_core *core, const member *m)
     job_waiting_text(m->job, true, msg->u.waiting.text, sizeof(msg->u.waiting.text));
 }
 
+static void send_stop(psd_core *core, const member *m)
+{
+    psd_msg *stop = send_to_member(core, m, PSD_MSG_STOP);
+    (void)snprintf(stop->u.stop.text, sizeof(stop->u.stop.text), "%s", m->job->stop_text);
+}
+
 /* A worker that psd knows, on a new connection or asking once more. Nothing changes but its connection; what
  * it may have missed is sent again. */
 static void hello_again(psd_core *core, member *m, const psd_event *event)
@@ -102,18 +108,15 @@ static void hello_again(psd_core *core, member *m, const psd_event *event)
     if (fresh)
         mark_journal(core);
     if (m->state == MEMBER_WAITING) {
-        m->seen = core->now;
         send_waiting(core, m);
-        return;
+    } else {
+        send_welcome(core, m, m->in_world_group ? m->job->world_group : 0);
+        groups_resume(core, m);
+        plans_resume(core, m);
+        tables_resume(core, m);
     }
-    send_welcome(core, m, m->in_world_group ? m->job->world_group : 0);
-    groups_resume(core, m);
-    plans_resume(core, m);
-    tables_resume(core, m);
-    if (m->job->stopping) {
-        psd_msg *stop = send_to_member(core, m, PSD_MSG_STOP);
-        (void)snprintf(stop->u.stop.text, sizeof(stop->u.stop.text), "%s", m->job->stop_text);
-    }
+    if (m->job->stopping)
+        send_stop(core, m);
     m->seen = core->now;
 }
 

@@ -184,6 +184,14 @@ job *jobs_take(psd_core *core, const psd_msg *msg, psd_status *status, char *why
 {
     const psd_msg_hello *hello = &msg->u.hello;
     job *j = jobs_find(core, msg->ident.job);
+    if (j != NULL && j->state != JOB_ENDED && j->stopping) {
+        *status = PSD_ERR_STOPPED;
+        (void)snprintf(
+            why, why_bytes,
+            "job %s is told to stop (%s) and still has %u worker%s: start worker %s once all have left",
+            j->name, j->stop_text, j->have, j->have == 1 ? "" : "s", msg->ident.name);
+        return NULL;
+    }
     if (j != NULL && j->state != JOB_ENDED) {
         if (j->world_min == hello->world_min && j->world_max == hello->world_max)
             return j;
