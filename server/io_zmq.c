@@ -8,8 +8,7 @@
 
 #include "common/log.h"
 
-#define ROUTING_ID_BYTES                                                                                     \
-    5 /* what ZeroMQ makes for a DEALER without an identity of its own: 0, then a number */
+#define ROUTING_ID_BYTES  5 /* of a DEALER without an identity of its own: 0, then a number of ZeroMQ's */
 #define QUEUE_MESSAGES    4096
 #define BACKLOG           4096
 #define HANDSHAKE_MS      5000 /* then a connection that has not spoken ZMTP is closed */
@@ -195,16 +194,20 @@ static void routing_id_of(psd_peer peer, uint8_t *id)
     }
 }
 
-/* Reads and drops the rest of a multipart message. */
-static void drop_parts(psd_io *io)
+static bool receive_part(psd_io *io)
 {
-    while (zmq_msg_more(&io->message)) {
-        zmq_msg_close(&io->message);
-        zmq_msg_init(&io->message);
-        if (zmq_msg_recv(&io->message, io->router, ZMQ_DONTWAIT) < 0)
-            break;
-    }
+    zmq_msg_close(&io->message);
+    zmq_msg_init(&io->message);
+    return zmq_msg_recv(&io->message, io->router, ZMQ_DONTWAIT) >= 0;
+}
+
+/* Reads and drops the rest of a multipart message. */
+static psd_status drop_parts(psd_io *io)
+{
+    while (zmq_msg_more(&io->message) && receive_part(io))
+        continue;
     io->stats.bad_shape++;
+    return PSD_ERR_FORMAT;
 }
 
 static int connection_fd(zmq_msg_t *message)
@@ -231,36 +234,23 @@ static psd_status note_sender(psd_io *io, psd_peer peer, size_t bytes, psd_time_
 
 psd_status psd_io_receive(psd_io *io, psd_time_ns now, psd_io_packet *out)
 {
-    for (;;) {
-        uint8_t id[ROUTING_ID_BYTES];
-        zmq_msg_close(&io->message);
-        zmq_msg_init(&io->message);
-        if (zmq_msg_recv(&io->message, io->router, ZMQ_DONTWAIT) < 0)
-            return PSD_AGAIN;
-        const uint8_t *name = zmq_msg_data(&io->message);
-        if (zmq_msg_size(&io->message) != sizeof(id) || name[0] != 0 || !zmq_msg_more(&io->message)) {
-            drop_parts(io);
-            continue;
-        }
-        memcpy(id, name, sizeof(id));
-        zmq_msg_close(&io->message);
-        zmq_msg_init(&io->message);
-        if (zmq_msg_recv(&io->message, io->router, ZMQ_DONTWAIT) < 0)
-            return PSD_AGAIN;
-        if (zmq_msg_more(&io->message)) {
-            drop_parts(io);
-            continue;
-        }
-        psd_peer peer = peer_of(id);
-        size_t bytes = zmq_msg_size(&io->message);
-        if (note_sender(io, peer, bytes, now) != PSD_OK) {
-            io->stats.bad_shape++;
-            continue;
-        }
-        io->stats.received++;
-        *out = (psd_io_packet){.peer = peer, .data = zmq_msg_data(&io->message), .bytes = bytes};
-        return PSD_OK;
-    }
+    uint8_t id[ROUTING_ID_BYTES];
+    if (!receive_part(io))
+        return PSD_AGAIN;
+    const uint8_t *name = zmq_msg_data(&io->message);
+    if (zmq_msg_size(&io->message) != sizeof(id) || name[0] != 0 || !zmq_msg_more(&io->message))
+        return drop_parts(io);
+    memcpy(id, name, sizeof(id));
+    if (!receive_part(io) || zmq_msg_more(&io->message))
+        return drop_parts(io);
+    psd_peer peer = peer_of(id);
+    size_t bytes = zmq_msg_size(&io->message);
+    psd_status status = note_sender(io, peer, bytes, now);
+    if (status != PSD_OK)
+        return status;
+    io->stats.received++;
+    *out = (psd_io_packet){.peer = peer, .data = zmq_msg_data(&io->message), .bytes = bytes};
+    return PSD_OK;
 }
 
 psd_status psd_io_send(psd_io *io, psd_peer peer, const void *data, size_t bytes)

@@ -41,7 +41,8 @@ psd_peers *psd_io_peers(psd_io *io);
 /* Waits until a message, a monitor event or one of the descriptors is there, at most timeout_ms. */
 void psd_io_wait(psd_io *io, const int *fds, bool *readable, size_t count, int timeout_ms);
 
-/* PSD_OK, or PSD_AGAIN when nothing more is there. Drops and counts what is not one frame from a DEALER. */
+/* PSD_OK; PSD_AGAIN when nothing more is there; PSD_ERR_FORMAT when what came was dropped and counted, as it
+ * was not one frame from an ordinary DEALER; PSD_ERR_NOMEM when it was dropped for that. */
 psd_status psd_io_receive(psd_io *io, psd_time_ns now, psd_io_packet *out);
 
 /* PSD_OK; PSD_AGAIN: the peer's queue is full; PSD_ERR_UNREACHABLE: it is gone; PSD_ERR_IO. */

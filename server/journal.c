@@ -37,7 +37,7 @@ static const char insert_event[] = "INSERT INTO inputs (life, now_ns, entropy, t
 static const char insert_note[] =
     "INSERT INTO notes (wall_ns, level, job, rank, text) VALUES (?, ?, ?, ?, ?)";
 static const char select_events[] =
-    "SELECT i.seq, i.now_ns, i.entropy, i.type, i.peer, i.job, i.name, i.incarnation, i.plan, i.status, "
+    "SELECT i.now_ns, i.entropy, i.type, i.peer, i.job, i.name, i.incarnation, i.plan, i.status, "
     "i.text,"
     " i.frame, l.boot, l.ahead_ns FROM inputs i JOIN lives l ON l.life = i.life ORDER BY i.seq";
 
@@ -138,6 +138,7 @@ static psd_status take_lock(const char *dir, int *out, char *why, size_t why_byt
         goto close_fd;
     }
     int length = snprintf(text, sizeof(text), "%ld\n", (long)getpid());
+    errno = 0; /* a short write leaves it alone */
     if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)length, 0) != length) {
         snprintf(why, why_bytes, "the state directory %s cannot be written: %s (write %s)", dir,
                  errno == 0 ? "disk full" : strerror(errno), path);
@@ -293,11 +294,11 @@ static void copy_text(sqlite3_stmt *statement, int column, char *out, size_t out
 /* The time of a row on this life's clock; see the header. */
 static psd_time_ns moved(const psd_journal *journal, sqlite3_stmt *row, psd_time_ns earliest, psd_time_ns now)
 {
-    psd_time_ns time = sqlite3_column_int64(row, 1);
-    const unsigned char *boot = sqlite3_column_text(row, 12);
+    psd_time_ns time = sqlite3_column_int64(row, 0);
+    const unsigned char *boot = sqlite3_column_text(row, 11);
     if (boot == NULL || strcmp((const char *)boot, journal->boot) != 0) {
         int64_t then = 0;
-        if (__builtin_add_overflow(time, sqlite3_column_int64(row, 13), &then) ||
+        if (__builtin_add_overflow(time, sqlite3_column_int64(row, 12), &then) ||
             __builtin_sub_overflow(then, journal->ahead_ns, &time))
             time = earliest;
     }
@@ -308,19 +309,18 @@ static psd_time_ns moved(const psd_journal *journal, sqlite3_stmt *row, psd_time
 static void read_row(sqlite3_stmt *s, psd_journal_row *row, char *text, size_t text_bytes)
 {
     psd_event *event = &row->event;
-    row->seq = sqlite3_column_int64(s, 0);
-    event->entropy = (uint64_t)sqlite3_column_int64(s, 2);
-    event->type = (psd_event_type)sqlite3_column_int(s, 3);
-    event->peer = (uint64_t)sqlite3_column_int64(s, 4);
-    copy_text(s, 5, event->ident.job, sizeof(event->ident.job));
-    copy_text(s, 6, event->ident.name, sizeof(event->ident.name));
-    event->ident.incarnation = (uint64_t)sqlite3_column_int64(s, 7);
-    event->plan = (uint32_t)sqlite3_column_int64(s, 8);
-    event->status = (psd_status)sqlite3_column_int(s, 9);
-    copy_text(s, 10, text, text_bytes);
+    event->entropy = (uint64_t)sqlite3_column_int64(s, 1);
+    event->type = (psd_event_type)sqlite3_column_int(s, 2);
+    event->peer = (uint64_t)sqlite3_column_int64(s, 3);
+    copy_text(s, 4, event->ident.job, sizeof(event->ident.job));
+    copy_text(s, 5, event->ident.name, sizeof(event->ident.name));
+    event->ident.incarnation = (uint64_t)sqlite3_column_int64(s, 6);
+    event->plan = (uint32_t)sqlite3_column_int64(s, 7);
+    event->status = (psd_status)sqlite3_column_int(s, 8);
+    copy_text(s, 9, text, text_bytes);
     event->text = text;
-    row->frame = sqlite3_column_blob(s, 11);
-    row->frame_bytes = (size_t)sqlite3_column_bytes(s, 11);
+    row->frame = sqlite3_column_blob(s, 10);
+    row->frame_bytes = (size_t)sqlite3_column_bytes(s, 10);
 }
 
 psd_status psd_journal_replay(psd_journal *journal, psd_time_ns now,

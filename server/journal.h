@@ -15,7 +15,6 @@ typedef struct psd_journal psd_journal;
 
 /* An event as it was written. Pointers are borrowed for the call. */
 typedef struct psd_journal_row {
-    int64_t seq;
     psd_event event;   /* without msg and compiled, which a replay makes again */
     const void *frame; /* MSG: as it came from the peer */
     size_t frame_bytes;

@@ -101,11 +101,14 @@ static void take_messages(psd_daemon *daemon)
 {
     psd_io_packet packet;
     for (int i = 0; i < BATCH && !psd_outbox_is_large(&daemon->outbox); i++) {
-        if (psd_io_receive(daemon->io, daemon->now, &packet) != PSD_OK)
-            return;
         psd_msg_box *box = NULL;
         char why[256] = "";
-        psd_status status = psd_wire_decode(packet.data, packet.bytes, &box, why, sizeof(why));
+        psd_status status = psd_io_receive(daemon->io, daemon->now, &packet);
+        if (status == PSD_AGAIN)
+            return;
+        if (status != PSD_OK)
+            continue;
+        status = psd_wire_decode(packet.data, packet.bytes, &box, why, sizeof(why));
         if (status != PSD_OK) {
             refuse_undecodable(daemon, &packet, status, why);
             continue;
@@ -151,6 +154,20 @@ static void turn(psd_daemon *daemon)
     psd_daemon_settle(daemon);
 }
 
+/* What was only counted while it came. */
+static void log_statistics(const psd_daemon *daemon)
+{
+    const psd_io_stats *stats = psd_io_statistics(daemon->io);
+    psd_log(
+        "psd", PSD_LOG_INFO,
+        "messages: %llu received, %llu sent; dropped: %llu of a wrong shape, %llu not decodable; not sent: "
+        "%llu to who does not read, %llu to who is gone; connections that were not psd's: %llu",
+        (unsigned long long)stats->received, (unsigned long long)stats->sent,
+        (unsigned long long)stats->bad_shape, (unsigned long long)stats->bad_message,
+        (unsigned long long)stats->full, (unsigned long long)stats->vanished,
+        (unsigned long long)stats->handshakes);
+}
+
 void psd_daemon_run(psd_daemon *daemon)
 {
     daemon->watchdog_every = psd_notify_watchdog_ns();
@@ -159,6 +176,7 @@ void psd_daemon_run(psd_daemon *daemon)
     while (!daemon->stop_asked && !daemon->failed)
         turn(daemon);
     psd_notify("STOPPING=1");
+    log_statistics(daemon);
     if (daemon->failed)
         return;
     if (daemon->journal != NULL && !psd_core_idle(daemon->core)) {
