@@ -8,15 +8,14 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SUBSYSTEMS = 7, OTHER = SUBSYSTEMS, LEVELS = SUBSYSTEMS + 1, LINE_BYTES = 4096 };
+enum { SUBSYSTEMS = 6, OTHER = SUBSYSTEMS, LEVELS = SUBSYSTEMS + 1, LINE_BYTES = 4096 };
 
-static const char *const subsystems[SUBSYSTEMS] = {"psd", "agent", "host", "ops", "tables", "plan", "psrun"};
+static const char *const subsystems[SUBSYSTEMS] = {"psd", "agent", "host", "ops", "tables", "plan"};
 static const char *const level_names[] = {NULL, "error", "warn", "info", "trace"};
 
 /* The logger's state is the one global of the library. A level is read without a lock, on every call. */
 static _Atomic int levels[LEVELS] = {
-    PSD_LOG_WARN, PSD_LOG_WARN, PSD_LOG_WARN, PSD_LOG_WARN,
-    PSD_LOG_WARN, PSD_LOG_WARN, PSD_LOG_WARN, PSD_LOG_WARN,
+    PSD_LOG_WARN, PSD_LOG_WARN, PSD_LOG_WARN, PSD_LOG_WARN, PSD_LOG_WARN, PSD_LOG_WARN, PSD_LOG_WARN,
 };
 static pthread_once_t environment_read = PTHREAD_ONCE_INIT;
 static pthread_mutex_t prefix_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -117,14 +116,8 @@ static void read_environment(void)
     if (spec != NULL && spec[0] != '\0' && !apply_spec(spec))
         complain(
             "PSD_DEBUG=%s is not understood: write a level (error, warn, info, trace) or subsystem=level, "
-            "as in warn,agent=trace; subsystems are psd, agent, host, ops, tables, plan, psrun",
+            "as in warn,agent=trace; subsystems are psd, agent, host, ops, tables, plan",
             spec);
-}
-
-bool psd_log_configure(const char *spec)
-{
-    pthread_once(&environment_read, read_environment);
-    return spec == NULL || apply_spec(spec);
 }
 
 void psd_log_prefix(const char *prefix)

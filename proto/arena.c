@@ -54,7 +54,7 @@ static bool grow(psd_arena *arena, size_t need)
     return true;
 }
 
-void *psd_arena_alloc(psd_arena *arena, size_t bytes)
+static void *allocate(psd_arena *arena, size_t bytes)
 {
     size_t mask = alignof(max_align_t) - 1;
     if (bytes == 0)
@@ -79,12 +79,12 @@ void *psd_arena_array(psd_arena *arena, size_t count, size_t bytes)
         arena->over_budget = true;
         return NULL;
     }
-    return psd_arena_alloc(arena, total);
+    return allocate(arena, total);
 }
 
 static void *allocator_alloc(void *arena, size_t bytes)
 {
-    return psd_arena_alloc(arena, bytes);
+    return allocate(arena, bytes);
 }
 
 static void allocator_free(void *arena, void *at)

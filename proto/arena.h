@@ -21,9 +21,7 @@ typedef struct psd_arena {
 void psd_arena_init(psd_arena *arena, size_t budget);
 void psd_arena_free(psd_arena *arena);
 
-/* Aligned for any type, not initialised. NULL when over the budget or out of memory. */
-void *psd_arena_alloc(psd_arena *arena, size_t bytes);
-/* count * bytes, or NULL on overflow as well. */
+/* count * bytes, aligned for any type, not initialised. NULL when over the budget or out of memory. */
 void *psd_arena_array(psd_arena *arena, size_t count, size_t bytes);
 
 /* For protobuf-c; borrows the arena. Its free does nothing. */

@@ -60,7 +60,7 @@ static void fill_text(gen *g, char *out, size_t capacity)
 
 static const char *new_text(gen *g, size_t capacity)
 {
-    char *text = psd_arena_alloc(g->arena, capacity);
+    char *text = psd_arena_array(g->arena, capacity, 1);
     fill_text(g, text, capacity);
     return text;
 }
