@@ -116,12 +116,11 @@ static void read_coordinator(reader *r, const psd_config *config, psd_settings *
 {
     const char *address = getenv("MASTER_ADDR");
     const char *port = getenv("MASTER_PORT");
-    const char *given = config->coordinator != NULL ? config->coordinator : getenv("PSD_COORDINATOR");
-    if (given != NULL && given[0] != '\0') {
-        take_text(r, "config.coordinator", config->coordinator, "PSD_COORDINATOR", "", out->coordinator,
-                  sizeof out->coordinator);
-        check_coordinator(r, config->coordinator != NULL ? "config.coordinator" : "PSD_COORDINATOR",
-                          out->coordinator);
+    take_text(r, "config.coordinator", config->coordinator, "PSD_COORDINATOR", "", out->coordinator,
+              sizeof out->coordinator);
+    if (out->coordinator[0] != '\0') {
+        bool is_given = config->coordinator != NULL && config->coordinator[0] != '\0';
+        check_coordinator(r, is_given ? "config.coordinator" : "PSD_COORDINATOR", out->coordinator);
         return;
     }
     if (address == NULL || address[0] == '\0') {
@@ -172,18 +171,16 @@ static void read_place(reader *r, const psd_config *config, psd_settings *out)
     out->local_rank = (int32_t)local;
 }
 
-static void read_times(reader *r, const psd_config *config, psd_settings *out)
+/* A timeout from the config's field, else from the variable, else the default. */
+static int64_t take_ms(reader *r, int64_t given, const char *variable, int64_t fallback)
 {
-    const char *join = getenv("PSD_JOIN_TIMEOUT_MS");
-    const char *timeout = getenv("PSD_TIMEOUT_MS");
-    out->join_timeout_ms = config->join_timeout_ms != 0 ? config->join_timeout_ms : DEFAULT_JOIN_MS;
-    out->timeout_ms = config->timeout_ms != 0 ? config->timeout_ms : DEFAULT_TIMEOUT_MS;
-    if (config->join_timeout_ms == 0 && join != NULL && join[0] != '\0' &&
-        !psd_parse_ms(join, &out->join_timeout_ms) && !psd_parse_i64(join, -1, -1, &out->join_timeout_ms))
-        complain(r, "PSD_JOIN_TIMEOUT_MS", join, "write milliseconds, or 30s, 5m; -1 waits for ever");
-    if (config->timeout_ms == 0 && timeout != NULL && timeout[0] != '\0' &&
-        !psd_parse_ms(timeout, &out->timeout_ms) && !psd_parse_i64(timeout, -1, -1, &out->timeout_ms))
-        complain(r, "PSD_TIMEOUT_MS", timeout, "write milliseconds, or 30s, 5m; -1 waits for ever");
+    const char *value = getenv(variable);
+    int64_t ms = fallback;
+    if (given != 0)
+        return given;
+    if (value != NULL && value[0] != '\0' && !psd_parse_ms(value, &ms) && !psd_parse_i64(value, -1, -1, &ms))
+        complain(r, variable, value, "write milliseconds, or 30s, 5m; -1 waits for ever");
+    return ms != 0 ? ms : fallback;
 }
 
 /* Half of what this process may use: of the machine, or of its control group if that is less. */
@@ -280,7 +277,8 @@ psd_status psd_settings_read(const psd_config *config, psd_settings *out, char *
     take_name(&r, "config.name", given.name, "PSD_NAME", unique, settings.name);
     take_name(&r, "config.role", given.role, "PSD_ROLE", "worker", settings.role);
     read_place(&r, &given, &settings);
-    read_times(&r, &given, &settings);
+    settings.join_timeout_ms = take_ms(&r, given.join_timeout_ms, "PSD_JOIN_TIMEOUT_MS", DEFAULT_JOIN_MS);
+    settings.timeout_ms = take_ms(&r, given.timeout_ms, "PSD_TIMEOUT_MS", DEFAULT_TIMEOUT_MS);
     read_memory(&r, &given, &settings);
     read_recorder(&r, &settings);
     read_backend(&r, &given, &settings);

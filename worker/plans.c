@@ -155,13 +155,16 @@ static psd_status await_go(psd_ctx *ctx, const plan *p, psd_group_slot *slot, ps
 static psd_status check_ring_shift(PSD_AT, psd_ctx *ctx, psd_dtype dtype, int64_t count, const psd_plan *out)
 {
     if (out == NULL)
-        return psd_error_set(file, line, PSD_ERR_INVAL, "psd_plan_ring_shift: the result is NULL");
+        return psd_error_set(file, line, PSD_ERR_INVAL,
+                             "psd_plan_ring_shift: out is NULL; it takes the plan");
     if (!psd_dtype_valid((int)dtype))
         return psd_error_set(file, line, PSD_ERR_INVAL, "psd_plan_ring_shift: dtype %d is not a psd_dtype",
                              (int)dtype);
     if (count < 0 || count > INT64_MAX / (int64_t)psd_dtype_bytes(dtype))
-        return psd_error_set(file, line, PSD_ERR_INVAL, "psd_plan_ring_shift: count is %lld",
-                             (long long)count);
+        return psd_error_set(
+            file, line, PSD_ERR_INVAL,
+            "psd_plan_ring_shift: count is %lld; it is 0 or more, and less than 2^63 bytes in all",
+            (long long)count);
     return psd_ctx_live(file, line, "psd_plan_ring_shift", ctx);
 }
 
@@ -226,13 +229,19 @@ release:
 
 static psd_status check_tensor(PSD_AT, const plan *p, const psd_tensor *tensor, const char *which)
 {
-    if (tensor == NULL || tensor->size < sizeof(*tensor) || tensor->dtype != p->dtype ||
-        psd_tensor_count(tensor) != p->count || (tensor->data == NULL && p->count > 0))
+    if (tensor == NULL || tensor->size != sizeof(*tensor))
+        return psd_error_set(
+            file, line, PSD_ERR_INVAL,
+            "psd_plan_run: plan %u: %s is not a tensor made by psd_tensor_1d or psd_tensor_nd", p->id, which);
+    if (tensor->dtype != p->dtype || psd_tensor_count(tensor) != p->count)
         return psd_error_set(file, line, PSD_ERR_INVAL,
-                             "psd_plan_run: plan %u: %s is %lld of %s, expected %lld of %s", p->id, which,
-                             tensor != NULL ? (long long)psd_tensor_count(tensor) : 0,
-                             tensor != NULL ? psd_dtype_name(tensor->dtype) : "(null)", (long long)p->count,
-                             psd_dtype_name(p->dtype));
+                             "psd_plan_run: plan %u: %s has %lld elements of %s, expected %lld of %s", p->id,
+                             which, (long long)psd_tensor_count(tensor), psd_dtype_name(tensor->dtype),
+                             (long long)p->count, psd_dtype_name(p->dtype));
+    if (tensor->data == NULL && p->count > 0)
+        return psd_error_set(file, line, PSD_ERR_INVAL,
+                             "psd_plan_run: plan %u: %s->data is NULL, with %lld elements", p->id, which,
+                             (long long)p->count);
     if (tensor->device != PSD_DEVICE_HOST)
         return psd_error_set(file, line, PSD_ERR_UNSUPPORTED,
                              "psd_plan_run: plan %u: %s is not in host memory", p->id, which);

@@ -31,10 +31,11 @@ static void ack(table_shard *shard, const shard_trainer *trainer, table_kind kin
     table_msg msg = {
         .kind = TABLE_ACK, .answers = kind, .table = shard->id, .sequence = sequence, .clock = shard->clock};
     psd_status status = answer(shard, trainer->world_rank, &msg);
+    if (status == PSD_OK)
+        return;
     snprintf(why, sizeof(why), "rank %u cannot be told of its %s", trainer->world_rank,
              table_kind_name(kind));
-    if (status != PSD_OK)
-        table_shard_fail(shard, status, why);
+    table_shard_fail(shard, status, why);
 }
 
 __attribute__((format(printf, 4, 5))) static table_msg make_nak(const table_shard *shard, const table_msg *to,

@@ -21,7 +21,7 @@ static psd_status check_tensor(PSD_AT, const char *verb, const psd_ctx *ctx, con
 {
     char got[200], expected[200];
     const table_param *param = &t->params[p];
-    if (tensor->size < sizeof(*tensor) || tensor->device != PSD_DEVICE_HOST)
+    if (tensor->size != sizeof(*tensor) || tensor->device != PSD_DEVICE_HOST)
         return psd_error_set(
             file, line, PSD_ERR_INVAL,
             "%s: table \"%s\", rank %d: %s %u \"%s\" is not a host tensor made by psd_tensor_1d or "

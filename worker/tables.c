@@ -12,6 +12,8 @@
 
 void psd_table_config_init(psd_table_config *config)
 {
+    if (config == NULL)
+        return;
     *config = (psd_table_config){
         .size = sizeof(*config),
         .optimizer = PSD_OPT_SGD,
@@ -81,7 +83,7 @@ static psd_status check_param(PSD_AT, const psd_ctx *ctx, const char *name, int3
                               const psd_tensor *param)
 {
     const char *called = param->name != NULL ? param->name : "";
-    if (param->size < sizeof(*param) || param->device != PSD_DEVICE_HOST || psd_tensor_count(param) < 0)
+    if (param->size != sizeof(*param) || param->device != PSD_DEVICE_HOST || psd_tensor_count(param) < 0)
         return psd_error_set(
             file, line, PSD_ERR_INVAL,
             "psd_table_open: table \"%s\", rank %d: parameter %d \"%s\" is not a host tensor with a valid "
@@ -119,7 +121,7 @@ static psd_status check_open(PSD_AT, const psd_ctx *ctx, const char *name, const
             file, line, PSD_ERR_INVAL,
             "psd_table_open: table \"%s\": %d parameters at %p, result at %p; needs 1 to %d parameters", name,
             count, (const void *)params, (const void *)out, PSD_MAX_PARAMS);
-    if (config->size < sizeof(*config))
+    if (config->size != sizeof(*config))
         return psd_error_set(
             file, line, PSD_ERR_INVAL,
             "psd_table_open: table \"%s\": config.size is %zu; call psd_table_config_init first", name,

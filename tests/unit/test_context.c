@@ -86,6 +86,10 @@ CONTEXT_TEST(reads_what_launchers_set)
     setenv("MASTER_ADDR", "fd00::1", 1);
     cr_assert_str_eq(read_ok(NULL).coordinator, "tcp://[fd00::1]:2222");
     setenv("PSD_COORDINATOR", "tcp://head:1", 1);
+    psd_config empty;
+    psd_config_init(&empty);
+    empty.coordinator = "";
+    cr_assert_str_eq(read_ok(&empty).coordinator, "tcp://head:1", "an empty text is unset");
     setenv("PSD_RANK", "2", 1);
     cr_assert_str_eq(read_ok(NULL).coordinator, "tcp://head:1");
     cr_assert_eq(read_ok(NULL).rank, 2);
