@@ -18,11 +18,16 @@ const char *psd_status_text(psd_status status)
     return psd_status_sentence(status);
 }
 
+const char *psd_site_file(const char *file)
+{
+    const char *slash = file != NULL ? strrchr(file, '/') : NULL;
+    return slash != NULL ? slash + 1 : file != NULL ? file : "?";
+}
+
 /* __FILE__ of an out-of-tree build may be absolute; people know their file by its name. */
 static const char *site_tail(const char *file)
 {
-    const char *slash = file[0] == '/' ? strrchr(file, '/') : NULL;
-    return slash != NULL ? slash + 1 : file;
+    return file[0] == '/' ? psd_site_file(file) : file;
 }
 
 int psd_error_write(const char *file, int line, const char *format, ...)

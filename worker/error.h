@@ -7,6 +7,9 @@
 
 #define PSD_ERROR_BYTES 2048 /* longer sentences are cut */
 
+/* How sentences call a source file: by what follows its last slash; "?" for NULL. */
+const char *psd_site_file(const char *file);
+
 /* Records "file:line: <sentence>" as this thread's last error and gives `status` back, so that a check can be
  * written as `return psd_error_set(file, line, PSD_ERR_INVAL, "psd_send: dst is %d; ...", dst);`. The
  * sentence begins with the name of the public function. A NULL file leaves the place out; an absolute path is

@@ -234,18 +234,13 @@ psd_status psd_group_abort_at(PSD_AT, psd_ctx *ctx, psd_group group, const char 
         status = psd_group_acquire(file, line, verb, ctx, group, &slot);
     if (status != PSD_OK)
         return status;
-    const char *slash = file != NULL ? strrchr(file, '/') : NULL;
     psd_msg msg = {.type = PSD_MSG_GROUP_FAIL};
     msg.u.abort.group = slot->id;
     msg.u.abort.epoch = slot->epoch;
     msg.u.abort.status = PSD_ERR_ABORTED;
     msg.u.abort.culprit = ctx->rank;
     snprintf(msg.u.abort.text, sizeof msg.u.abort.text, "rank %d aborted group %u at %s:%d: %.512s",
-             ctx->rank, slot->id,
-             slash != NULL  ? slash + 1
-             : file != NULL ? file
-                            : "?",
-             line, reason != NULL ? reason : "no reason given");
+             ctx->rank, slot->id, psd_site_file(file), line, reason != NULL ? reason : "no reason given");
     slot->ops->group_abort(slot->backend, PSD_ERR_ABORTED, msg.u.abort.text);
     psd_ctx_note_error(ctx, PSD_ERR_ABORTED);
     status = psd_agent_tell(ctx->agent, &msg);

@@ -11,6 +11,14 @@
 #define ABORT_WAIT_MS 10000 /* for a backend to end what was aborted */
 #define LABEL_BYTES   160
 
+void psd_opts_init(psd_opts *opts)
+{
+    if (opts == NULL)
+        return;
+    memset(opts, 0, sizeof *opts);
+    opts->size = sizeof *opts;
+}
+
 int op_error_write(const op_call *call, const char *format, ...)
 {
     char sentence[PSD_ERROR_BYTES];
@@ -77,9 +85,8 @@ static void make_label(const op_call *call, char *out)
         at = put(at, end, "\"");
     }
     if (call->file != NULL) {
-        const char *slash = strrchr(call->file, '/');
         at = put(at, end, " at ");
-        at = put(at, end, slash != NULL ? slash + 1 : call->file);
+        at = put(at, end, psd_site_file(call->file));
         *at++ = ':';
         char digits[12];
         int count = 0;

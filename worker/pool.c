@@ -139,13 +139,8 @@ static void uncharge(psd_pool *pool, size_t bytes)
 
 static void describe_block(psd_pool_block *block, PSD_AT, const char *name)
 {
-    const char *slash = file != NULL ? strrchr(file, '/') : NULL;
     snprintf(block->name, sizeof block->name, "%.63s", name);
-    snprintf(block->site, sizeof block->site, "%.32s:%d",
-             slash != NULL  ? slash + 1
-             : file != NULL ? file
-                            : "?",
-             line);
+    snprintf(block->site, sizeof block->site, "%.32s:%d", psd_site_file(file), line);
 }
 
 static psd_status alloc_block(PSD_AT, psd_pool *pool, const char *name, size_t bytes, void **data)

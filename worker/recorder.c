@@ -12,6 +12,7 @@
 
 #include "common/conf.h"
 #include "common/log.h"
+#include "worker/error.h"
 
 #define WORDS (sizeof(psd_record) / sizeof(uint64_t))
 
@@ -209,8 +210,7 @@ static void fill_current(const psd_record *record, psd_time_ns now, psd_current_
             if ((unsigned char)*c >= 0x80)
                 *c = '?';
     char site[PSD_MAX_SITE + 16];
-    const char *slash = strrchr(record->file, '/');
-    snprintf(site, sizeof site, "%s:%u", slash != NULL ? slash + 1 : record->file, record->line);
+    snprintf(site, sizeof site, "%s:%u", psd_site_file(record->file), record->line);
     if (psd_utf8_valid(site, strlen(site)))
         copy_tail(out->site, sizeof out->site, site);
 }

@@ -33,8 +33,8 @@ psd_status table_transfer_start(psd_ctx *ctx, psd_group_slot *group, const table
         .deadline = psd_ctx_deadline(ctx, 0),
         .label = label,
     };
-    snprintf(label, sizeof(label), "%s of table \"%s\" at %s:%d", post->verb, post->table, post->file,
-             post->line);
+    snprintf(label, sizeof(label), "%s of table \"%s\" at %s:%d", post->verb, post->table,
+             psd_site_file(post->file), post->line);
     uint64_t record = psd_record_begin(&ctx->recorder, &start);
     psd_status status = ctx->ops->start(group->backend, &op, &out->request);
     if (status != PSD_OK) {

@@ -29,11 +29,3 @@ int64_t psd_tensor_count(const psd_tensor *tensor)
         return -1;
     return count;
 }
-
-void psd_opts_init(psd_opts *opts)
-{
-    if (opts == NULL)
-        return;
-    memset(opts, 0, sizeof *opts);
-    opts->size = sizeof *opts;
-}

@@ -39,12 +39,7 @@ static psd_status claim(PSD_AT, const char *verb, psd_ctx *ctx, psd_work work, p
 /* `all_reduce from train.c:12`, for sentences. */
 static const char *describe(const psd_work_slot *slot, char *out, size_t out_bytes)
 {
-    const char *slash = slot->file != NULL ? strrchr(slot->file, '/') : NULL;
-    snprintf(out, out_bytes, "%s from %s:%d", psd_op_name(slot->kind),
-             slash != NULL        ? slash + 1
-             : slot->file != NULL ? slot->file
-                                  : "?",
-             slot->line);
+    snprintf(out, out_bytes, "%s from %s:%d", psd_op_name(slot->kind), psd_site_file(slot->file), slot->line);
     return out;
 }
 

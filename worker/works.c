@@ -131,7 +131,7 @@ static void settle(psd_ctx *ctx, psd_work_slot *slot, psd_time_ns deadline)
     psd_op_result result;
     psd_msg msg = {.type = PSD_MSG_GROUP_FAIL};
     psd_log("ops", PSD_LOG_WARN, "never waited for: %s from %s:%d", psd_op_name(slot->kind),
-            slot->file != NULL ? slot->file : "?", slot->line);
+            psd_site_file(slot->file), slot->line);
     psd_status status = wait_for(ctx, slot, deadline, &result);
     if (status == PSD_INPROGRESS) {
         msg.u.abort.group = slot->group->id;
