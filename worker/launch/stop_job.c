@@ -7,45 +7,68 @@
 
 #include "proto/wire.h"
 
+enum { REQUEST = 1, MOST_OTHERS = 16 };
+
 static bool set_int(void *socket, int option, int value)
 {
     return zmq_setsockopt(socket, option, &value, sizeof(value)) == 0;
 }
 
-static psd_status exchange(void *socket, const psd_wire_buffer *question, char *why, size_t why_bytes)
+/* What a message of psd says to the request; PSD_INPROGRESS when it is no answer to it. */
+static psd_status outcome(const psd_msg *msg, char *why, size_t why_bytes)
+{
+    psd_status status = PSD_INPROGRESS;
+    if (msg->request != REQUEST)
+        return status;
+    if (msg->type == PSD_MSG_REPLY) {
+        status = msg->u.reply.status;
+        snprintf(why, why_bytes, "%s", msg->u.reply.text);
+    } else if (msg->type == PSD_MSG_REFUSE) {
+        status = msg->u.refuse.status < PSD_OK ? msg->u.refuse.status : PSD_ERR_REFUSED;
+        snprintf(why, why_bytes, "%s", msg->u.refuse.text);
+    }
+    return status;
+}
+
+/* One message of psd. */
+static psd_status receive(void *socket, char *why, size_t why_bytes)
 {
     psd_msg_box *box = NULL;
-    zmq_msg_t answer;
+    zmq_msg_t frame;
+    psd_status status = PSD_ERR_NO_COORDINATOR;
+    zmq_msg_init(&frame);
+    if (zmq_msg_recv(&frame, socket, 0) < 0) {
+        snprintf(why, why_bytes, "no answer: %s", zmq_strerror(errno));
+        goto close_frame;
+    }
+    status = psd_wire_decode(zmq_msg_data(&frame), zmq_msg_size(&frame), &box, why, why_bytes);
+    if (status == PSD_OK)
+        status = outcome(&box->msg, why, why_bytes);
+close_frame:
+    psd_msg_box_free(box);
+    zmq_msg_close(&frame);
+    return status;
+}
+
+static psd_status exchange(void *socket, const psd_wire_buffer *question, char *why, size_t why_bytes)
+{
     if (zmq_send(socket, question->data, question->bytes, 0) < 0) {
         snprintf(why, why_bytes, "not sent: %s", zmq_strerror(errno));
         return PSD_ERR_NO_COORDINATOR;
     }
-    zmq_msg_init(&answer);
-    psd_status status = PSD_ERR_NO_COORDINATOR;
-    if (zmq_msg_recv(&answer, socket, 0) < 0) {
-        snprintf(why, why_bytes, "no answer: %s", zmq_strerror(errno));
-        goto close_answer;
-    }
-    status = psd_wire_decode(zmq_msg_data(&answer), zmq_msg_size(&answer), &box, why, why_bytes);
-    if (status != PSD_OK)
-        goto close_answer;
-    if (box->msg.type == PSD_MSG_REPLY && box->msg.u.reply.status != PSD_OK) {
-        status = box->msg.u.reply.status;
-        snprintf(why, why_bytes, "%s", box->msg.u.reply.text);
-    } else if (box->msg.type == PSD_MSG_REFUSE) {
-        status = box->msg.u.refuse.status;
-        snprintf(why, why_bytes, "%s", box->msg.u.refuse.text);
-    }
-close_answer:
-    psd_msg_box_free(box);
-    zmq_msg_close(&answer);
-    return status;
+    psd_status status = receive(socket, why, why_bytes);
+    for (int i = 0; status == PSD_INPROGRESS && i < MOST_OTHERS; i++) /* psd may ask first who is there */
+        status = receive(socket, why, why_bytes);
+    if (status != PSD_INPROGRESS)
+        return status;
+    snprintf(why, why_bytes, "what came was no answer");
+    return PSD_ERR_PROTOCOL;
 }
 
 psd_status psd_launch_stop_job(const char *coordinator, const char *job, int timeout_ms, char *why,
                                size_t why_bytes)
 {
-    psd_msg question = {.type = PSD_MSG_QUERY, .request = 1};
+    psd_msg question = {.type = PSD_MSG_QUERY, .request = REQUEST};
     psd_wire_buffer buffer = {0};
     void *socket = NULL;
     void *context = NULL;
