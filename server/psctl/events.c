@@ -9,7 +9,9 @@ const psctl_command psctl_events = {
     .name = "events",
     .arguments = "[options]",
     .summary = "what happened, newest last",
-    .details = "One row per event: joins, losses, groups, plans, stops. Kept in the journal of psd.\n",
+    .details =
+        "One row per event: joins, losses, groups, plans, stops; the last 512. The journal of psd (--state)\n"
+        "keeps more of them, in its table `notes`.\n",
     .options = PSCTL_VIEW_OPTIONS,
     .run = run,
 };
