@@ -234,8 +234,8 @@ static psd_status start_agent(PSD_AT, psd_ctx *ctx)
     return status;
 }
 
-/* Takes back the HELLO of a worker that could not join, or says why one leaves. The agent waits a shorter time
- * when psd is not connected. */
+/* Takes back the HELLO of a worker that could not join, or says why one leaves. The agent waits a shorter
+ * time when psd is not connected. */
 static void say_bye(psd_ctx *ctx, psd_status reason, const char *text, psd_time_ns deadline)
 {
     char why[PSD_MAX_TEXT];

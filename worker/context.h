@@ -52,8 +52,7 @@ psd_status psd_ctx_live(PSD_AT, const char *verb, psd_ctx *ctx);
 /* Has psd told the job to stop? For loops that serve. */
 bool psd_ctx_stopped(const psd_ctx *ctx);
 
-/* The context is over for this reason; all its groups are broken with it. Any thread; the first reason stays.
- */
+/* The context is over for this reason, and all its groups are broken with it. Any thread; the first stays. */
 void psd_ctx_end(psd_ctx *ctx, psd_status status, const char *text);
 /* Notes the first error that broke something. */
 void psd_ctx_note_error(psd_ctx *ctx, psd_status status);

@@ -225,8 +225,8 @@ psd_status psd_group_open(PSD_AT, const char *verb, psd_ctx *ctx, const psd_msg_
     return status;
 }
 
-/* The world of a rank that took the place of one that was lost: the others' group of it is broken or closed to it, so
- * here it is a group that only answers its error. */
+/* The world of a rank that took the place of one that was lost: the others' group of it is broken or closed
+ * to it, so here it is a group that only answers its error. */
 static psd_status open_closed_world(psd_ctx *ctx, char *why, size_t why_bytes)
 {
     char address[PSD_MAX_ADDR];

@@ -62,8 +62,7 @@ psd_status op_check_redop(const op_call *call, psd_redop redop, psd_dtype dtype)
 psd_status op_check_same_dtype(const op_call *call, const psd_tensor *in, const psd_tensor *out);
 /* `have` is the count of tensor `param`; it must be times * c. */
 psd_status op_check_count(const op_call *call, const char *param, int64_t have, int64_t times, int64_t c);
-/* in and out are apart, or `in place`: in + in_offset bytes == out + out_offset bytes where that is allowed.
- */
+/* in and out are apart; or, in place, in + in_offset bytes == out + out_offset bytes. */
 psd_status op_check_overlap(const op_call *call, const psd_tensor *in, const psd_tensor *out);
 psd_status op_check_in_place(const op_call *call, const psd_tensor *in, int64_t in_offset,
                              const psd_tensor *out, int64_t out_offset);

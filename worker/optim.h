@@ -23,8 +23,12 @@ bool optim_make(int kind, double lr, double momentum, bool average, optim *out, 
 bool optim_has_state(const optim *o);
 
 /* One update of `count` elements in one pass over memory: g = grads[0][i] + grads[1][i] + ... in this order,
- * divided by n if averaging; then SGD        p -= lr * g momentum   v = momentum * v + g; p -= lr * v
- * (PyTorch's SGD; v starts at zero) `velocity` may be NULL for an optimizer without state. */
+ * divided by n if averaging; then
+ *
+ *     SGD        p -= lr * g
+ *     momentum   v = momentum * v + g; p -= lr * v     (PyTorch's SGD; v starts at zero)
+ *
+ * `velocity` may be NULL for an optimizer without state. */
 void optim_apply(const optim *o, float *param, float *velocity, const float *const *grads, int n,
                  size_t count);
 

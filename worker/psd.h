@@ -67,15 +67,15 @@ typedef struct psd_ctx psd_ctx;
  * 0 asks for rank 0). */
 typedef struct psd_config {
     size_t size; /* sizeof(psd_config) */
-    const char
-        *coordinator;    /* PSD_COORDINATOR, else tcp://MASTER_ADDR:MASTER_PORT, else tcp://127.0.0.1:5577 */
-    const char *job;     /* PSD_JOB, else "default" */
-    const char *name;    /* PSD_NAME, else a unique one; a name that comes back gets its rank back */
-    const char *role;    /* PSD_ROLE, else "worker" */
-    const char *backend; /* PSD_BACKEND, else "auto" */
-    int32_t rank;        /* -1: PSD_RANK or RANK, else SLURM_PROCID, OMPI_COMM_WORLD_RANK,
+    /* PSD_COORDINATOR, else tcp://MASTER_ADDR:MASTER_PORT, else tcp://127.0.0.1:5577 */
+    const char *coordinator;
+    const char *job;         /* PSD_JOB, else "default" */
+    const char *name;        /* PSD_NAME, else a unique one; a name that comes back gets its rank back */
+    const char *role;        /* PSD_ROLE, else "worker" */
+    const char *backend;     /* PSD_BACKEND, else "auto" */
+    int32_t rank;            /* -1: PSD_RANK or RANK, else SLURM_PROCID, OMPI_COMM_WORLD_RANK,
                             JOB_COMPLETION_INDEX, else psd chooses */
-    int32_t world_size;  /* 0: PSD_WORLD_SIZE or WORLD_SIZE, SLURM_NTASKS, OMPI_COMM_WORLD_SIZE, else 1 */
+    int32_t world_size;      /* 0: PSD_WORLD_SIZE or WORLD_SIZE, SLURM_NTASKS, OMPI_COMM_WORLD_SIZE, else 1 */
     int64_t join_timeout_ms; /* PSD_JOIN_TIMEOUT_MS, else 60000: for the whole world to arrive */
     int64_t timeout_ms; /* PSD_TIMEOUT_MS, else 600000: an operation's own deadline, and of every request */
     int64_t pool_limit; /* PSD_POOL_LIMIT, bytes for psd_tensor_alloc; 0: half of the memory */
@@ -97,14 +97,12 @@ PSD_API psd_status psd_finalize_at(PSD_AT, psd_ctx **ctx);
 
 PSD_API int32_t psd_rank(const psd_ctx *ctx); /* in the world; -1 for NULL */
 PSD_API int32_t psd_world_size(const psd_ctx *ctx);
-PSD_API int32_t
-psd_local_rank(const psd_ctx *ctx); /* among the ranks that psrun or the launcher put on this host */
+PSD_API int32_t psd_local_rank(const psd_ctx *ctx); /* among those that the launcher put on this host */
 PSD_API const char *psd_backend_name(const psd_ctx *ctx);
 
 /* ------------------------------------------------------------------------------------------------- groups */
 
-/* A group is an ordered set of ranks of the world. Handles are values; use after destroy gives PSD_ERR_STALE.
- */
+/* A group is an ordered set of ranks of the world. Handles are values: use after destroy is PSD_ERR_STALE. */
 typedef struct psd_group {
     uint32_t index;
     uint32_t generation;
@@ -179,8 +177,8 @@ PSD_API int64_t psd_tensor_count(const psd_tensor *tensor); /* elements; -1 if t
 PSD_API psd_status psd_tensor_alloc_at(PSD_AT, psd_ctx *ctx, const int64_t *shape, int32_t ndim,
                                        psd_dtype dtype, const char *name, psd_tensor *out);
 #define psd_tensor_alloc(...) psd_tensor_alloc_at(PSD_HERE, __VA_ARGS__)
-PSD_API psd_status psd_tensor_free_at(PSD_AT, psd_ctx *ctx,
-                                      psd_tensor *tensor); /* sets data to NULL; NULL data is fine */
+/* Sets data to NULL; NULL data is fine. */
+PSD_API psd_status psd_tensor_free_at(PSD_AT, psd_ctx *ctx, psd_tensor *tensor);
 #define psd_tensor_free(...) psd_tensor_free_at(PSD_HERE, __VA_ARGS__)
 
 /* --------------------------------------------------------------------------------------------- operations */
@@ -265,8 +263,9 @@ PSD_API psd_status psd_ibatch_at(PSD_AT, psd_ctx *ctx, psd_group group, const ps
  *   all_gather      c              n*c            in place: in is out + rank*c
  *   reduce_scatter  n*c            c              in place: out is in + rank*c
  *   all_to_all      n*c            n*c            not in place
- *   all_to_all_v    sum of in_splits, sum of out_splits; n splits each, element counts for each rank; not in
- * place barrier         -              -
+ *   all_to_all_v    sum of         sum of         not in place; n splits each: elements for, and from, each
+ *                   in_splits      out_splits     rank
+ *   barrier         -              -
  */
 PSD_API psd_status psd_broadcast_at(PSD_AT, psd_ctx *ctx, psd_group group, psd_tensor *out, int32_t root,
                                     const psd_opts *opts);

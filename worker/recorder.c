@@ -1,6 +1,6 @@
 /* Recording operations and waits: relaxed stores into shared memory, no lock, no system call: clock_gettime
- * reads the CPU's counter, which the kernel has calibrated, in user space. tests/bench/bench_recorder.c measures
- * the cost, which is to stay under 100 ns for an operation. */
+ * reads the CPU's counter, which the kernel has calibrated, in user space. tests/bench/bench_recorder.c
+ * measures the cost, which is to stay under 100 ns for an operation. */
 #include "worker/recorder.h"
 
 #include <stdio.h>

@@ -46,12 +46,11 @@ typedef struct psd_record_start {
     int line;
 } psd_record_start;
 
-uint64_t psd_record_begin(psd_recorder *recorder,
-                          const psd_record_start *start); /* the record's seq; 0 when off */
+/* The record's seq; 0 when off. */
+uint64_t psd_record_begin(psd_recorder *recorder, const psd_record_start *start);
 void psd_record_end(psd_recorder *recorder, uint64_t seq, psd_status status, int32_t peer, uint64_t ordinal);
 
-/* Publishes that this thread is about to block on these records; gives a slot for psd_record_wait_end, or -1.
- */
+/* Publishes that this thread is about to block on these records. A slot for psd_record_wait_end, or -1. */
 int psd_record_wait_begin(psd_recorder *recorder, const uint64_t *seqs, int32_t count, bool any);
 void psd_record_wait_end(psd_recorder *recorder, int slot);
 
@@ -59,8 +58,8 @@ void psd_record_wait_end(psd_recorder *recorder, int slot);
 void psd_record_current(const psd_recorder *recorder, psd_time_ns now, psd_current_op *out);
 uint64_t psd_record_done(const psd_recorder *recorder); /* operations completed */
 
-/* For psd_recorder_open: makes the file, in PSD_RUN_DIR or its default: ownership, room, and what dead processes left
- * (recorder_file.c). On failure `why` says what to do and nothing is left behind. */
+/* For psd_recorder_open (recorder_file.c): makes the file in PSD_RUN_DIR or its default, sees to ownership
+ * and room, and reclaims what dead processes left. On failure `why` says what to do and nothing is left. */
 psd_status psd_recorder_file_make(const psd_recorder_config *config, psd_recorder *recorder, char *why,
                                   size_t why_bytes);
 

@@ -110,8 +110,7 @@ static bool is_refused(const table_inbox *inbox)
     return false;
 }
 
-/* One turn of waiting, with the lock held before and after: receives for all, or sleeps while another does.
- */
+/* One turn of waiting, under the lock: receives for all, or sleeps while another does. */
 static void turn(psd_ctx *ctx, table_channel *channel, psd_time_ns until)
 {
     psd_chan_msg raw;

@@ -14,8 +14,8 @@ typedef struct table_layout {
     uint32_t params;
     size_t total;   /* elements of all parameters */
     size_t *counts; /* [params] */
-    size_t *
-        offsets; /* [servers + 1] elements: where each server's shard begins when all lie behind each other */
+    /* [servers + 1] elements: where each server's shard begins when all lie behind each other. */
+    size_t *offsets;
 } table_layout;
 
 /* PSD_ERR_UNSUPPORTED for a parameter that is not f32, PSD_ERR_LIMIT when the sizes overflow, with a

@@ -3,10 +3,11 @@
  *
  *     trainer -> server   JOIN    I have been told that the table is open and am about to join its group
  *     lowest  -> server   INIT    the initial values follow as a message on the table's group
- *     trainer -> server   PUSH    the gradients of `clock` follow (bytes > 0), or were sent before (a repeat,
- * bytes 0) trainer -> server   PULL    send me the parameters as they are after `clock` server  -> trainer
- * ACK     of the request with this kind and sequence; `clock` is the one applied. After the ACK of a PULL the
- * parameters follow server  -> trainer  NAK     the request was refused: status and text
+ *     trainer -> server   PUSH    the gradients of `clock` follow, or (bytes 0) were sent before: a repeat
+ *     trainer -> server   PULL    send me the parameters as they are after `clock`
+ *     server  -> trainer  ACK     of the request with this kind and sequence; `clock` is the one applied.
+ *                                 After the ACK of a PULL the parameters follow
+ *     server  -> trainer  NAK     the request was refused: status and text
  *
  * Sequences count a trainer's requests on a table: 1 is the initialisation. */
 #ifndef PSD_TABLE_WIRE_H
@@ -42,8 +43,7 @@ typedef struct table_msg {
 
 const char *table_kind_name(table_kind kind);
 
-/* Writes the message and returns its length, at most PSD_TABLE_MSG_BYTES: the text is sent as long as it is.
- */
+/* Writes the message and gives its length, at most PSD_TABLE_MSG_BYTES: the text is sent as long as it is. */
 uint32_t table_msg_encode(const table_msg *msg, uint8_t out[PSD_TABLE_MSG_BYTES]);
 /* False for anything that is not a well-formed message of this version. */
 bool table_msg_decode(const uint8_t *data, uint32_t bytes, table_msg *out);

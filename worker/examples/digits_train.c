@@ -1,11 +1,12 @@
 /* The main job: trains the network of digits_net.h on handwritten digits, in parallel.
  *
  *   --mode table      a parameter server: the first ranks (role server, psworker) hold the parameters and the
- * optimizer; trainers push gradients and pull parameters
+ *                     optimizer; trainers push gradients and pull parameters
  *   --mode allreduce  no servers: trainers share gradients by all_reduce, and each makes the same step
  *
- *     psrun --standalone -n 2 --role server -- psworker --role server : -n 4 --role trainer -- digits_train
- * --servers 2 psrun --standalone -n 4 -- digits_train --mode allreduce
+ *     psrun --standalone -n 2 --role server -- psworker --role server \
+ *         : -n 4 --role trainer -- digits_train --servers 2
+ *     psrun --standalone -n 4 -- digits_train --mode allreduce
  *
  * Each step's batch is shared equally, so that the mean of the trainers' gradients is the batch's. Prints the
  * mean loss and the accuracy on held-out images after each epoch; digits_reference computes the same in one
