@@ -196,6 +196,9 @@ void psd_agent_stop(psd_agent *agent)
     pthread_mutex_unlock(&agent->lock);
     wake(agent);
     pthread_join(agent->thread, NULL);
+    if (agent->ignored > 0)
+        psd_log(AGENT_SUBSYSTEM, PSD_LOG_INFO, "%llu frames from psd were ignored",
+                (unsigned long long)psd_agent_ignored(agent));
     zmq_setsockopt(agent->socket, ZMQ_LINGER, &linger, sizeof linger);
     zmq_close(agent->socket);
     zmq_ctx_term(agent->zmq);

@@ -1,9 +1,9 @@
 /* Command line of psd-bench. */
-#include <errno.h>
 #include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/conf.h"
 #include "worker/bench/bench.h"
 
 static const char usage[] =
@@ -65,43 +65,12 @@ static int usage_error(const char *what, const char *value, const char *expected
     return 2;
 }
 
-static bool parse_number(const char *text, int64_t low, int64_t high, int64_t *out)
-{
-    char *end = NULL;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    if (errno != 0 || end == text || *end != '\0' || value < low || value > high)
-        return false;
-    *out = value;
-    return true;
-}
-
 static bool parse_int32(const char *text, int64_t low, int32_t *out)
 {
-    int64_t value;
-    if (!parse_number(text, low, INT32_MAX, &value))
+    int64_t value = 0;
+    if (!psd_parse_i64(text, low, INT32_MAX, &value))
         return false;
     *out = (int32_t)value;
-    return true;
-}
-
-static bool parse_bytes(const char *text, int64_t *out)
-{
-    char *end = NULL;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    if (errno != 0 || end == text || value < 0)
-        return false;
-    int shift = *end == 'K' || *end == 'k'   ? 10
-                : *end == 'M' || *end == 'm' ? 20
-                : *end == 'G' || *end == 'g' ? 30
-                                             : 0;
-    end += shift != 0;
-    if (*end == 'B' || *end == 'b')
-        end++;
-    if (*end != '\0' || value > INT64_C(1) << 50 >> shift)
-        return false;
-    *out = (int64_t)value << shift;
     return true;
 }
 
@@ -110,15 +79,15 @@ static int parse_option(int option, const char *value, bench_args *args)
 {
     switch (option) {
     case 'b':
-        return parse_bytes(value, &args->min_bytes)
+        return psd_parse_bytes(value, &args->min_bytes)
                    ? 0
                    : usage_error("-b", value, "a size such as 8, 64K or 256M");
     case 'e':
-        return parse_bytes(value, &args->max_bytes)
+        return psd_parse_bytes(value, &args->max_bytes)
                    ? 0
                    : usage_error("-e", value, "a size such as 8, 64K or 256M");
     case 'f':
-        return parse_number(value, 2, INT32_MAX, &args->factor)
+        return psd_parse_i64(value, 2, INT32_MAX, &args->factor)
                    ? 0
                    : usage_error("-f", value, "a number from 2 up");
     case 'd':
