@@ -297,10 +297,10 @@ void psd_io_monitor(psd_io *io, psd_time_ns now)
         }
         io->stats.handshakes++;
         if (!io->handshake_warned)
-            psd_log("psd", PSD_LOG_WARN,
-                    "a connection to %s does not speak the psd protocol (closed; further ones are "
-                    "only counted)",
-                    io->endpoint);
+            psd_log(
+                "psd", PSD_LOG_WARN,
+                "a connection to %s does not speak the psd protocol (closed; further ones are only counted)",
+                io->endpoint);
         io->handshake_warned = true;
     }
     /* Lets ZeroMQ take note of connections that its own thread has ended, so that a probe tells the truth. */

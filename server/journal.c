@@ -23,22 +23,21 @@
 static const char schema[] =
     "CREATE TABLE lives (life INTEGER PRIMARY KEY, boot TEXT NOT NULL, ahead_ns INTEGER NOT NULL);"
     "CREATE TABLE inputs (seq INTEGER PRIMARY KEY, life INTEGER NOT NULL, now_ns INTEGER NOT NULL,"
-    " entropy INTEGER NOT NULL, type INTEGER NOT NULL, peer INTEGER NOT NULL, job TEXT NOT NULL, name TEXT "
-    "NOT NULL,"
-    " incarnation INTEGER NOT NULL, plan INTEGER NOT NULL, status INTEGER NOT NULL, text TEXT NOT NULL,"
-    " frame BLOB);"
+    " entropy INTEGER NOT NULL, type INTEGER NOT NULL, peer INTEGER NOT NULL, job TEXT NOT NULL,"
+    " name TEXT NOT NULL, incarnation INTEGER NOT NULL, plan INTEGER NOT NULL, status INTEGER NOT NULL,"
+    " text TEXT NOT NULL, frame BLOB);"
     "CREATE TABLE notes (seq INTEGER PRIMARY KEY, wall_ns INTEGER NOT NULL, level INTEGER NOT NULL,"
     " job TEXT NOT NULL, rank INTEGER NOT NULL, text TEXT NOT NULL);"
-    "PRAGMA user_version = 1;";
+    "PRAGMA user_version = 1;"; /* JOURNAL_VERSION */
 
-static const char insert_event[] = "INSERT INTO inputs (life, now_ns, entropy, type, peer, job, name, "
-                                   "incarnation, plan, status, text, frame)"
-                                   " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+static const char insert_event[] =
+    "INSERT INTO inputs (life, now_ns, entropy, type, peer, job, name, incarnation, plan, status, text,"
+    " frame) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
 static const char insert_note[] =
     "INSERT INTO notes (wall_ns, level, job, rank, text) VALUES (?, ?, ?, ?, ?)";
+/* The columns in the order in which read_row and moved take them. */
 static const char select_events[] =
-    "SELECT i.now_ns, i.entropy, i.type, i.peer, i.job, i.name, i.incarnation, i.plan, i.status, "
-    "i.text,"
+    "SELECT i.now_ns, i.entropy, i.type, i.peer, i.job, i.name, i.incarnation, i.plan, i.status, i.text,"
     " i.frame, l.boot, l.ahead_ns FROM inputs i JOIN lives l ON l.life = i.life ORDER BY i.seq";
 
 struct psd_journal {

@@ -84,8 +84,7 @@ static psd_status open_socket(psd_daemon *daemon)
     if (!listen.loopback && !daemon->options.insecure) {
         fprintf(stderr,
                 "psd: %s can be reached from other hosts, and without keys anybody there could join or stop "
-                "jobs: "
-                "listen on tcp://127.0.0.1:%u, or say --insecure if the network is trusted\n",
+                "jobs: listen on tcp://127.0.0.1:%u, or say --insecure if the network is trusted\n",
                 listen.endpoint, (unsigned)listen.port);
         return PSD_ERR_REFUSED;
     }

@@ -204,8 +204,7 @@ static bool choose_rank(psd_core *core, const psd_event *event, const job *j, co
         member_text(holder, who, sizeof(who));
         refuse_hello(core, event, PSD_ERR_EXISTS,
                      "worker %s on host %s, pid %u, asks for rank %d, which %s has in job %s: give each "
-                     "worker its own "
-                     "rank",
+                     "worker its own rank",
                      msg->ident.name, msg->u.hello.host, msg->u.hello.pid, rank, who, j->name);
         return false;
     }
@@ -318,11 +317,10 @@ void members_hello(psd_core *core, const psd_event *event)
                      "worker %s of job %s %s; a process cannot come back after that: start it again", m->name,
                      m->job->name, m->state == MEMBER_LOST ? "was taken for lost" : "has left");
     } else if (m != NULL && member_is_live(m) && !may_replace(core, m, &msg->u.hello)) {
-        refuse_hello(
-            core, event, PSD_ERR_EXISTS,
-            "the name %s is taken in job %s by a live worker on host %s, pid %u: choose another PSD_NAME, or "
-            "end that one first",
-            m->name, m->job->name, m->host, m->pid);
+        refuse_hello(core, event, PSD_ERR_EXISTS,
+                     "the name %s is taken in job %s by a live worker on host %s, pid %u: choose another "
+                     "PSD_NAME, or end that one first",
+                     m->name, m->job->name, m->host, m->pid);
     } else {
         hello_admit(core, event, m);
     }

@@ -196,21 +196,19 @@ job *jobs_take(psd_core *core, const psd_msg *msg, psd_status *status, char *why
         if (j->world_min == hello->world_min && j->world_max == hello->world_max)
             return j;
         *status = PSD_ERR_INVAL;
-        (void)snprintf(
-            why, why_bytes,
-            "worker %s asks for a world of %d to %d ranks, but worker %s, which came first, made job %s with "
-            "%d to %d: start all workers with one world size",
-            msg->ident.name, hello->world_min, hello->world_max, j->first, j->name, j->world_min,
-            j->world_max);
+        (void)snprintf(why, why_bytes,
+                       "worker %s asks for a world of %d to %d ranks, but worker %s, which came first, made "
+                       "job %s with %d to %d: start all workers with one world size",
+                       msg->ident.name, hello->world_min, hello->world_max, j->first, j->name, j->world_min,
+                       j->world_max);
         return NULL;
     }
     *status = PSD_ERR_LIMIT;
     if ((uint32_t)hello->world_min > core->config.max_ranks - core->reserved) {
-        (void)snprintf(
-            why, why_bytes,
-            "a world of %d ranks is over this coordinator's limit of %u ranks over all jobs, of which %u are "
-            "taken",
-            hello->world_min, core->config.max_ranks, core->reserved);
+        (void)snprintf(why, why_bytes,
+                       "a world of %d ranks is over this coordinator's limit of %u ranks over all jobs, of "
+                       "which %u are taken",
+                       hello->world_min, core->config.max_ranks, core->reserved);
         return NULL;
     }
     job **place = j != NULL ? &core->jobs[j->index] : job_place(core);

@@ -152,8 +152,7 @@ static void refuse_differing(psd_core *core, const member *m, const psd_msg *msg
     char text[320];
     (void)snprintf(text, sizeof(text),
                    "ranks disagree on a plan of group %u: rank %d asks for a ring shift by %d of %lld %s, "
-                   "rank %u for one by "
-                   "%d of %lld %s",
+                   "rank %u for one by %d of %lld %s",
                    p->group, m->rank, mine->shift, (long long)mine->count, psd_dtype_name(mine->dtype),
                    ranks_at(p->members, p->first), p->inputs.shift, (long long)p->inputs.count,
                    psd_dtype_name(p->inputs.dtype));

@@ -1,9 +1,9 @@
 /* The coordinator's state, shared by the files of core/ and by nobody else.
  *
- * core.c owns psd_core; jobs.c the jobs; members.c the members; groups.c the groups; group_open.c the requests
- * for groups; plans.c the plans; tables.c the tables; effects.c what a step leaves behind. An object that a step ends is
- * buried, not freed: the step's messages may still point to it or address it, so it goes at the start of the
- * next step.
+ * core.c owns psd_core; jobs.c the jobs; members.c the members; groups.c the groups; group_open.c the
+ * requests for groups; plans.c the plans; tables.c the tables; effects.c what a step leaves behind. An object
+ * that a step ends is buried, not freed: the step's messages may still point to it or address it, so it goes
+ * at the start of the next step.
  *
  * Memory: `core->oom` is set when an allocation fails; helpers then return harmless values, and the step
  * reports it. */

@@ -276,8 +276,7 @@ static table *take_named(psd_core *core, const member *m, const psd_msg *msg, ta
     if (t->state != TABLE_AGREEING || at < 0 || t->requests[at] != 0) {
         refuse_peer(core, m->peer, msg, PSD_ERR_EXISTS,
                     "table %s exists in job %s already, opened by the ranks of role %s: close it first or "
-                    "choose another "
-                    "name",
+                    "choose another name",
                     spec->name, m->job->name, t->role);
         return NULL;
     }

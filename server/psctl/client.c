@@ -61,11 +61,10 @@ static bool open_sockets(psctl_client *c, char *why, size_t why_bytes)
 
 static void say_unreachable(const psctl_client *c, const char *reason, char *why, size_t why_bytes)
 {
-    snprintf(
-        why, why_bytes,
-        "psd is not reachable at %s: %s; start it with `psd --listen ADDRESS`, or name another address with "
-        "--coordinator or PSD_COORDINATOR",
-        c->given, reason);
+    snprintf(why, why_bytes,
+             "psd is not reachable at %s: %s; start it with `psd --listen ADDRESS`, or name another address "
+             "with --coordinator or PSD_COORDINATOR",
+             c->given, reason);
 }
 
 psctl_exit psctl_client_open(const psctl_options *options, psctl_client **out, char *why, size_t why_bytes)
@@ -195,8 +194,7 @@ static void say_silent(const psctl_client *c, char *why, size_t why_bytes)
     if (c->connected) {
         snprintf(why, why_bytes,
                  "no answer in %s from %s, which accepts connections: psd may be stuck or busy; try a longer "
-                 "--timeout, "
-                 "then look at its log",
+                 "--timeout, then look at its log",
                  time, c->endpoint);
         return;
     }

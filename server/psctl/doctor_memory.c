@@ -48,11 +48,10 @@ void psctl_check_memfd(psctl_report *report)
     const off_t bytes = 1 << 20;
     int fd = memfd_create("psctl-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) {
-        psctl_report_add(
-            report, "memfd", PSCTL_FAIL,
-            "memfd_create: %s; the host backend shares memory this way: allow the call in the container's "
-            "seccomp profile",
-            strerror(errno));
+        psctl_report_add(report, "memfd", PSCTL_FAIL,
+                         "memfd_create: %s; the host backend shares memory this way: allow the call in the "
+                         "container's seccomp profile",
+                         strerror(errno));
         return;
     }
     int error = posix_fallocate(fd, 0, bytes);

@@ -44,11 +44,10 @@ void psctl_check_coordinator(psctl_report *report, const psctl_options *options)
         psctl_report_add(report, "coordinator", PSCTL_OK, "%s answers: psd %s, protocol %d, as this psctl",
                          options->coordinator, version, PSD_PROTOCOL_VERSION);
     else
-        psctl_report_add(
-            report, "coordinator", PSCTL_WARN,
-            "%s answers with the same protocol %d, but is psd %.40s and this is psctl %s: install the same "
-            "release on both",
-            options->coordinator, PSD_PROTOCOL_VERSION, version, PSD_VERSION);
+        psctl_report_add(report, "coordinator", PSCTL_WARN,
+                         "%s answers with the same protocol %d, but is psd %.40s and this is psctl %s: "
+                         "install the same release on both",
+                         options->coordinator, PSD_PROTOCOL_VERSION, version, PSD_VERSION);
     psctl_answer_free(&answer);
 }
 

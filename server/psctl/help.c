@@ -16,8 +16,7 @@ void psctl_help_command(const psctl_command *command)
 static void help_all(void)
 {
     puts("usage: psctl COMMAND [options]\n\nShows and steers what the coordinator psd knows: jobs, ranks, "
-         "groups, plans, "
-         "operations, tables.\n\nCommands:");
+         "groups, plans, operations, tables.\n\nCommands:");
     for (int i = 0; psctl_commands[i] != NULL; i++)
         printf("  %-10s %s\n", psctl_commands[i]->name, psctl_commands[i]->summary);
     puts("\nOptions that most commands take:");

@@ -7,7 +7,8 @@
 
 #include "common/psd_types.h"
 
-/* Waits at most timeout_ms for each message of the coordinator, of which the first is mostly the answer. On failure `why` is a sentence. */
+/* Waits at most timeout_ms for each message of the coordinator, of which the first is mostly the answer. On
+ * failure `why` is a sentence. */
 psd_status psd_launch_stop_job(const char *coordinator, const char *job, int timeout_ms, char *why,
                                size_t why_bytes);
 
