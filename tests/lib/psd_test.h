@@ -17,6 +17,14 @@
 #ifdef PSD_TEST_ASAN
 #include <sanitizer/lsan_interface.h>
 #define PSD_TEST_NO_LEAKS() cr_assert_eq(__lsan_do_recoverable_leak_check(), 0, "memory leaked")
+
+/* No second check when the test program ends, as Criterion's own runner leaks 48 bytes now and then. Not done
+ * by a suppression: Criterion calls the bodies, so it is in the stack of every leak of theirs. */
+const char *__lsan_default_options(void);
+__attribute__((weak)) const char *__lsan_default_options(void)
+{
+    return "leak_check_at_exit=0";
+}
 #else
 #define PSD_TEST_NO_LEAKS() ((void)0)
 #endif
