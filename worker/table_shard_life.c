@@ -2,11 +2,16 @@
  * table_shard.c. */
 #include "worker/table_shard.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/log.h"
+
+/* How long a table that is freed waits for its last sends, and how many of them it looks at. */
+#define SETTLE_MS    1000
+#define SETTLE_BATCH 256
 
 void table_shard_fail(table_shard *shard, psd_status status, const char *why)
 {
@@ -15,6 +20,8 @@ void table_shard_fail(table_shard *shard, psd_status status, const char *why)
     shard->status = status;
     snprintf(shard->why, sizeof(shard->why), "%s", why[0] != '\0' ? why : psd_status_text(status));
     atomic_store(&shard->phase, SHARD_FAILED);
+    if (atomic_load(&shard->ctx->ended) == PSD_ERR_STOPPED)
+        return; /* the job's end broke the group, and is no failure */
     psd_log("tables", PSD_LOG_WARN, "table \"%s\" failed: %s", shard->name, shard->why);
     psd_group_abort_at(shard->file, shard->line, shard->ctx, shard->handle, shard->why);
 }
@@ -43,8 +50,12 @@ static void *join_main(void *arg)
 
 void table_shard_join(table_shard *shard)
 {
+    sigset_t all, before;
     atomic_store(&shard->phase, SHARD_JOINING);
+    sigfillset(&all); /* they are the program's, not this thread's */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     shard->has_thread = pthread_create(&shard->thread, NULL, join_main, shard) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!shard->has_thread) {
         shard->status = PSD_ERR_NOMEM;
         snprintf(shard->why, sizeof(shard->why), "cannot start a thread to join the group of table \"%s\"",
@@ -167,12 +178,22 @@ bool table_shard_may_free(const table_shard *shard)
     return table_shard_phase(shard) != SHARD_JOINING;
 }
 
-/* Ends what is in flight: the group is broken first if anything is, so that it ends now. */
+/* Does something stay in flight? All trainers have closed the table, so all data has arrived; that a send is through
+ * may still have to be noticed. */
+static bool stays_in_flight(table_shard *shard)
+{
+    psd_request *requests[SETTLE_BATCH];
+    int32_t count = table_shard_in_flight(shard, requests, 0, SETTLE_BATCH);
+    psd_time_ns deadline = psd_deadline_ns(psd_now_ns(), SETTLE_MS);
+    return count > 0 &&
+           shard->ctx->ops->wait(shard->ctx->backend, requests, count, false, deadline) != PSD_OK;
+}
+
+/* Ends what is in flight: the group is broken first if anything stays, so that it ends now. */
 static void settle(table_shard *shard)
 {
     char why[PSD_MAX_TEXT];
-    psd_request *any[1];
-    if (table_shard_phase(shard) == SHARD_JOINED && table_shard_in_flight(shard, any, 0, 1) > 0)
+    if (table_shard_phase(shard) == SHARD_JOINED && stays_in_flight(shard))
         table_shard_fail(shard, PSD_ERR_ABORTED, "the table is freed while requests are in flight");
     table_transfers_wait(shard->ctx, &shard->init, 1, why, sizeof(why));
     for (uint32_t t = 0; t < shard->trainer_count; t++) {
