@@ -53,13 +53,23 @@ static int open_dir(const char *dir, char *why, size_t why_bytes)
     return fd;
 }
 
+/* Is this the name of a file of the job? A job's name may have dots, too. */
+static bool is_of_job(const char *name, const char *job)
+{
+    size_t prefix = strlen(job);
+    unsigned long pid;
+    unsigned long long incarnation;
+    int end = -1;
+    return strncmp(name, job, prefix) == 0 &&
+           sscanf(name + prefix, ".%lu.%16llx" SUFFIX "%n", &pid, &incarnation, &end) == 2 && end > 0 &&
+           name[prefix + (size_t)end] == '\0';
+}
+
 /* Is this the file of a dead process of the job? */
 static bool is_dead(int dir, const char *name, const char *job, int64_t *mtime)
 {
-    size_t length = strlen(name), prefix = strlen(job);
     struct stat st;
-    if (length < prefix + sizeof SUFFIX || strncmp(name, job, prefix) != 0 || name[prefix] != '.' ||
-        strcmp(name + length - strlen(SUFFIX), SUFFIX) != 0)
+    if (!is_of_job(name, job))
         return false;
     int fd = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)

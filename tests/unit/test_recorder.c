@@ -204,15 +204,15 @@ FILE_TEST(reclaims_what_dead_processes_left)
     psd_recorder recorder;
     psd_recorder_config config = config_of(1);
     for (int i = 0; i < PSD_RECORD_DEAD_KEPT + 6; i++) {
-        snprintf(path, sizeof path, "%s/%s.%d.%016x.psdrec", dir, i < 3 ? "other" : "j", 1000 + i, i);
+        snprintf(path, sizeof path, "%s/%s.%d.%016x.psdrec", dir, i < 3 ? "j.other" : "j", 1000 + i, i);
         int fd = open(path, O_CREAT | O_WRONLY, 0600);
         struct timespec times[2] = {{.tv_sec = 1000 + i}, {.tv_sec = 1000 + i}};
         cr_assert_eq(futimens(fd, times), 0);
         close(fd);
     }
     cr_assert_eq(psd_recorder_open(&recorder, &config), PSD_OK);
-    cr_assert_eq(count_files("j."), PSD_RECORD_DEAD_KEPT + 1);
-    cr_assert_eq(count_files("other."), 3);
+    cr_assert_eq(count_files("j.other."), 3);
+    cr_assert_eq(count_files("j.") - 3, PSD_RECORD_DEAD_KEPT + 1);
     snprintf(path, sizeof path, "%s/j.1003.%016x.psdrec", dir, 3);
     cr_assert_neq(access(path, F_OK), 0, "the oldest went");
     psd_recorder second;
