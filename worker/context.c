@@ -75,11 +75,6 @@ psd_status psd_ctx_live(PSD_AT, const char *verb, psd_ctx *ctx)
     return status;
 }
 
-bool psd_ctx_stopped(const psd_ctx *ctx)
-{
-    return atomic_load_explicit(&ctx->ended, memory_order_acquire) == PSD_ERR_STOPPED;
-}
-
 psd_time_ns psd_ctx_deadline(const psd_ctx *ctx, int64_t timeout_ms)
 {
     return psd_deadline_ns(psd_now_ns(), timeout_ms != 0 ? timeout_ms : ctx->settings.timeout_ms);
@@ -191,6 +186,7 @@ static psd_status open_backend(PSD_AT, psd_ctx *ctx)
         .bind_host = s->data_host[0] != '\0' ? s->data_host : NULL,
         .transport = s->transport,
         .ring_bytes = (size_t)s->ring_bytes,
+        .run_dir = s->run_dir,
         .on_group_broken = on_group_broken,
         .owner = ctx,
     };

@@ -40,17 +40,15 @@ struct psd_ctx {
     _Atomic int ended; /* PSD_OK, or why the whole context is over (PSD_ERR_STOPPED, PSD_ERR_REFUSED, ...) */
     char ended_text[PSD_MAX_TEXT]; /* written before `ended`, once */
     _Atomic int sticky; /* the first error that broke a group or the context: psd_finalize returns it */
-    pthread_mutex_t parts_lock; /* making plans and tables */
-    psd_plans *plans;
-    psd_tables *tables;
+    pthread_mutex_t parts_lock; /* making plans and tables, and the end */
+    _Atomic(psd_plans *) plans;
+    _Atomic(psd_tables *) tables;
 };
 
 /* Is it a context of this process? `verb` is the public function's name, for the sentence. */
 psd_status psd_ctx_check(PSD_AT, const char *verb, const psd_ctx *ctx);
 /* As psd_ctx_check; also an error once the context is over (the job was stopped, psd refused this rank). */
 psd_status psd_ctx_live(PSD_AT, const char *verb, psd_ctx *ctx);
-/* Has psd told the job to stop? For loops that serve. */
-bool psd_ctx_stopped(const psd_ctx *ctx);
 
 /* The context is over for this reason, and all its groups are broken with it. Any thread; the first stays. */
 void psd_ctx_end(psd_ctx *ctx, psd_status status, const char *text);

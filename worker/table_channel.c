@@ -70,13 +70,16 @@ psd_status table_channel_send(psd_ctx *ctx, uint32_t world_rank, const table_msg
     const struct timespec pause = to_timespec(FULL_NS);
     uint32_t bytes = table_msg_encode(msg, data);
     psd_status status = ctx->ops->chan_send(ctx->backend, world_rank, data, bytes);
-    while (status == PSD_AGAIN && !psd_ctx_stopped(ctx)) {
+    while (status == PSD_AGAIN) {
+        psd_status ended = (psd_status)atomic_load(&ctx->ended);
+        if (ended != PSD_OK)
+            return ended;
         if (psd_now_ns() >= deadline)
             return PSD_ERR_TIMEOUT;
         nanosleep(&pause, NULL);
         status = ctx->ops->chan_send(ctx->backend, world_rank, data, bytes);
     }
-    return status == PSD_AGAIN ? PSD_ERR_STOPPED : status;
+    return status;
 }
 
 /* Keeps the answer if a table waits for it; an old one, or one nobody asked for, is dropped. */

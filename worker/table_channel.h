@@ -32,7 +32,7 @@ void table_channel_destroy(table_channel *channel);
 void table_channel_expect(table_channel *channel, table_inbox *inbox, uint64_t sequence);
 void table_channel_forget(table_channel *channel, table_inbox *inbox);
 
-/* Blocks while the link is full, until the deadline. */
+/* Blocks while the link is full, until the deadline or the end of the context. */
 psd_status table_channel_send(psd_ctx *ctx, uint32_t world_rank, const table_msg *msg, psd_time_ns deadline);
 
 /* Blocks until every server has answered, or one has refused; until the group breaks, the context ends or the

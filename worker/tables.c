@@ -116,11 +116,13 @@ static psd_status check_open(PSD_AT, const psd_ctx *ctx, const char *name, const
             file, line, PSD_ERR_INVAL,
             "psd_table_open: the table's name is \"%s\"; use 1 to %d of letters, digits, . _ and -",
             name != NULL ? name : "(null)", PSD_MAX_NAME - 1);
-    if (params == NULL || out == NULL || count < 1 || count > PSD_MAX_PARAMS)
-        return psd_error_set(
-            file, line, PSD_ERR_INVAL,
-            "psd_table_open: table \"%s\": %d parameters at %p, result at %p; needs 1 to %d parameters", name,
-            count, (const void *)params, (const void *)out, PSD_MAX_PARAMS);
+    if (params == NULL || out == NULL)
+        return psd_error_set(file, line, PSD_ERR_INVAL, "psd_table_open: table \"%s\": %s is NULL", name,
+                             params == NULL ? "params" : "out");
+    if (count < 1 || count > PSD_MAX_PARAMS)
+        return psd_error_set(file, line, PSD_ERR_INVAL,
+                             "psd_table_open: table \"%s\": count is %d; a table has 1 to %d parameters",
+                             name, count, PSD_MAX_PARAMS);
     if (config->size != sizeof(*config))
         return psd_error_set(
             file, line, PSD_ERR_INVAL,
@@ -178,9 +180,11 @@ static psd_status ask_open(PSD_AT, psd_ctx *ctx, const psd_table_spec *spec, psd
         return psd_error_set(file, line, status, "psd_table_open: table \"%s\": %s", spec->name, why);
     if (reply->msg.type != PSD_MSG_TABLE_OPENED || !opened_is_valid(ctx, &reply->msg.u.table_open)) {
         psd_msg_box_free(reply);
-        return psd_error_set(file, line, PSD_ERR_PROTOCOL,
-                             "psd_table_open: table \"%s\": psd's answer makes no sense (%s)", spec->name,
-                             psd_msg_name(reply->msg.type));
+        return psd_error_set(
+            file, line, PSD_ERR_PROTOCOL,
+            "psd_table_open: table \"%s\": psd answered with %s, or with ranks that cannot be; "
+            "are psd and this library of one version?",
+            spec->name, psd_msg_name(reply->msg.type));
     }
     *box = reply;
     return PSD_OK;
