@@ -75,6 +75,39 @@ PSD_TEST_WITH(tables, no_room_on_the_servers, .timeout = 120)
     check("room", "2", "2", "1M", "room: 0 wrong");
 }
 
+/* The job's end comes while servers have yet to notice that their last sends are through. */
+PSD_TEST_WITH(tables, a_clean_end_is_quiet, .timeout = 120)
+{
+    for (int i = 0; i < 5; i++) {
+        char *text = NULL;
+        const char *argv[] = {test_path("bin/psrun"),
+                              "--standalone",
+                              "-n",
+                              "1",
+                              "--role",
+                              "server",
+                              "--",
+                              test_path("bin/psworker"),
+                              "--role",
+                              "server",
+                              ":",
+                              "-n",
+                              "3",
+                              "--role",
+                              "trainer",
+                              "--",
+                              test_path("tests/programs/table"),
+                              "last",
+                              "1",
+                              NULL};
+        int code = test_run(argv, NULL, 60000, &text);
+        cr_assert_eq(code, 0, "exit %d: %s", code, text);
+        cr_assert_not(strstr(text, "warn"), "%s", text);
+        cr_assert(strstr(text, "last: done"), "%s", text);
+        free(text);
+    }
+}
+
 PSD_TEST_WITH(tables, left_without_closing, .timeout = 120)
 {
     check("unclosed", "1", "2", "64M", "never closed");

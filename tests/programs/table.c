@@ -9,6 +9,7 @@
  *   late      one trainer comes after the others' timeout, who push again until it is there
  *   loop      pushes until something fails
  *   unclosed  leaves without closing
+ *   last      ends right after its last pull of a table that is larger than what goes unasked
  */
 #include <psd.h>
 
@@ -305,6 +306,26 @@ static int kind_unclosed(psd_ctx *ctx, int servers)
     return open_small(ctx, "w", 8, &table) == PSD_OK ? 0 : failed("open");
 }
 
+static int kind_last(psd_ctx *ctx, int servers)
+{
+    static float data[33000];
+    psd_tensor p = psd_tensor_1d(data, 33000, PSD_F32, "p");
+    psd_table table;
+    psd_status status = psd_table_open(ctx, "last", &p, 1, NULL, &table);
+    (void)servers;
+    for (int i = 0; i < 3 && status == PSD_OK; i++) {
+        status = psd_table_push(ctx, table, &p, 1);
+        if (status == PSD_OK)
+            status = psd_table_pull(ctx, table, &p, 1);
+    }
+    if (status == PSD_OK)
+        status = psd_table_close(ctx, table);
+    if (status != PSD_OK)
+        return failed("last");
+    printf("last: done\n");
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
@@ -312,7 +333,7 @@ int main(int argc, char **argv)
         int (*run)(psd_ctx *ctx, int servers);
     } kinds[] = {{"values", kind_values},     {"errors", kind_errors}, {"reopen", kind_reopen},
                  {"disagree", kind_disagree}, {"room", kind_room},     {"loop", kind_loop},
-                 {"unclosed", kind_unclosed}, {"late", kind_late}};
+                 {"unclosed", kind_unclosed}, {"late", kind_late},     {"last", kind_last}};
     psd_ctx *ctx = NULL;
     int code = 1;
     setvbuf(stdout, NULL, _IOLBF, 0);
