@@ -36,6 +36,7 @@ typedef struct psd_backend_config {
     const char *bind_host; /* PSD_DATA_HOST: address or interface for data links; NULL: the backend chooses */
     const char *transport; /* PSD_HOST_TRANSPORT: auto, shm or tcp */
     size_t ring_bytes;     /* PSD_HOST_RING: of a shared-memory link, each way; 0: the backend chooses */
+    const char *run_dir;   /* PSD_RUN_DIR: where its socket is a file; NULL or "": the backend chooses */
     /* Called on a mismatch, a broken link or a passed deadline, so that psd can tell the other members; from
      * any thread, under backend locks: it must only queue. `culprit` is a world rank or -1. */
     void (*on_group_broken)(void *owner, uint32_t group, psd_status status, int32_t culprit,

@@ -1,5 +1,6 @@
-/* Handshakes that we begin: the connector's side of handshake.h. The unix socket first, which works if and
- * only if the peer is in our network namespace; then the peer's TCP addresses one after the other, again and
+/* Handshakes that we begin: the connector's side of handshake.h. The unix socket first: as abstract, which
+ * works if and only if the peer is in our network namespace, then as a file, which works if it shares our
+ * run directory; then the peer's TCP addresses one after the other, again and
  * again until the deadline (a refused connection may be a race, a lost packet is not the end). */
 #include "worker/backend/host/net.h"
 
@@ -113,11 +114,18 @@ static int open_unix(const host_link *link, struct sockaddr_storage *to, socklen
 {
     struct sockaddr_un *name = (struct sockaddr_un *)to;
     size_t text = strlen(link->peer.unix_name);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (link->dial->by_path) {
+        (void)unix_path_address(link->net->run_dir, link->peer.unix_name,
+                                name); /* try_path has seen that it fits */
+        *length = sizeof *name;
+        return fd;
+    }
     memset(to, 0, sizeof *to);
     name->sun_family = AF_UNIX;
     memcpy(name->sun_path + 1, link->peer.unix_name, text);
     *length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + text);
-    return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    return fd;
 }
 
 /* From the address that we are bound to, if we are. */
@@ -164,13 +172,30 @@ static void say_hello(host_link *link, psd_time_ns now)
     net_watch_change(link->net, d->channel.fd, EPOLLIN | EPOLLRDHUP, &link->source);
 }
 
+/* Nobody has that abstract name in our network namespace. Is there a file of that name? */
+static void try_path(host_link *link, psd_time_ns now)
+{
+    struct sockaddr_un address;
+    link->dial->by_path = true;
+    if (unix_path_address(link->net->run_dir, link->peer.unix_name, &address)) {
+        close_attempt(link);
+        begin_attempt(link, now);
+        return;
+    }
+    note(link, "the peer is not on this host, or in another network namespace");
+    unix_over(link, now);
+}
+
 static void connect_failed(host_link *link, int error, psd_time_ns now)
 {
-    dial *d = link->dial;
+    const dial *d = link->dial;
     note(link, "%s", strerror(error));
-    if (d->is_unix && error == ECONNREFUSED) {
-        note(link, "the peer is not on this host, or in another network namespace");
+    if (d->is_unix && d->by_path && error != EAGAIN) {
+        note(link, "the peer is not on this host, or shares neither network namespace nor %s with us (%s)",
+             link->net->run_dir, strerror(error));
         unix_over(link, now);
+    } else if (d->is_unix && error == ECONNREFUSED) {
+        try_path(link, now);
     } else {
         next_attempt(link, now);
     }

@@ -69,6 +69,7 @@ psd_status engine_open(const psd_backend_config *config, engine **out, char *why
         .bind_host = config->bind_host,
         .transport = config->transport,
         .ring_bytes = config->ring_bytes,
+        .run_dir = config->run_dir,
     };
     status = host_net_open(&net, &e->net, why, why_bytes);
     if (status != PSD_OK)

@@ -6,9 +6,10 @@
  * under the engine's lock; none blocks but host_net_sleep(), which is called without it.
  *
  * How a link comes up. Every address names the context's incarnation, its TCP addresses and the name of a
- * unix socket (abstract, random). For each pair the context with the lower incarnation connects: to the unix
- * socket first, and if its peer answers with the right incarnation the two are on one host: the connector
- * makes a memfd, sized with posix_fallocate, with one ring each way, and passes it and its bell by
+ * unix socket (random), which is there twice: abstract, and as a file in the directory of unix_path.h. For each
+ * pair the context with the lower incarnation connects: to the unix socket first, as abstract, then as file, and
+ * if its peer answers with the right incarnation the two are on one host: the connector makes a memfd, sized
+ * with posix_fallocate, with one ring each way, and passes it and its bell by
  * SCM_RIGHTS. Otherwise TCP. Host names are never compared. The unix socket stays open: its end tells that
  * the peer's process is gone.
  *
@@ -32,6 +33,7 @@ typedef struct host_net_config {
     uint64_t incarnation;
     const char *bind_host; /* address or interface name; NULL: every address that is up, loopback last */
     const char *transport; /* "auto", "shm" (fail rather than use TCP) or "tcp" */
+    const char *run_dir;   /* for the unix socket that is a file; NULL or "": see unix_path.h */
     size_t ring_bytes;   /* of each direction of a shared-memory link, a power of two; 0: HOST_RING_DEFAULT */
     bool no_single_copy; /* neither read peers' memory nor let them read ours */
 } host_net_config;

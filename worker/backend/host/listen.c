@@ -1,4 +1,4 @@
-/* The sockets that peers connect to: an abstract unix socket with a random name, and one TCP port. */
+/* The sockets that peers connect to: a unix socket with a random name, abstract and as a file, and one TCP port. */
 #include "worker/backend/host/net.h"
 
 #include <errno.h>
@@ -10,6 +10,8 @@
 #include <sys/epoll.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+#include "common/log.h"
 
 #define BACKLOG     4096 /* the kernel cuts it to net.core.somaxconn */
 #define ACCEPT_MOST 64   /* of one poll */
@@ -32,6 +34,15 @@ static psd_status open_unix(host_net *net, char *why, size_t why_bytes)
     }
     net->unix_fd = fd;
     return PSD_OK;
+}
+
+/* Without it peers in other network namespaces use TCP: no failure. */
+static void open_path(host_net *net)
+{
+    char why[256];
+    if (unix_path_listen(net->run_dir, net->address.unix_name, BACKLOG, &net->path_fd, why, sizeof why) !=
+        PSD_OK)
+        psd_log("host", PSD_LOG_INFO, "no shared memory with other network namespaces: %s", why);
 }
 
 static int bound_socket(const endpoint *e)
@@ -95,6 +106,7 @@ psd_status listen_open(host_net *net, const char *bind_host, char *why, size_t w
 {
     psd_status status = PSD_OK;
     net->unix_source = (source){SOURCE_UNIX_LISTENER, net};
+    net->path_source = (source){SOURCE_PATH_LISTENER, net};
     net->tcp_source = (source){SOURCE_TCP_LISTENER, net};
     if (net->want_shm)
         status = open_unix(net, why, why_bytes);
@@ -102,7 +114,10 @@ psd_status listen_open(host_net *net, const char *bind_host, char *why, size_t w
         status = open_tcp(net, bind_host, why, why_bytes);
     if (status != PSD_OK)
         goto failed;
+    if (net->want_shm)
+        open_path(net);
     if ((net->unix_fd >= 0 && !net_watch(net, net->unix_fd, EPOLLIN, &net->unix_source)) ||
+        (net->path_fd >= 0 && !net_watch(net, net->path_fd, EPOLLIN, &net->path_source)) ||
         (net->tcp_fd >= 0 && !net_watch(net, net->tcp_fd, EPOLLIN, &net->tcp_source))) {
         snprintf(why, why_bytes, "cannot watch the listening sockets: %s", strerror(errno));
         status = PSD_ERR_IO;
@@ -119,9 +134,14 @@ void listen_close(host_net *net)
 {
     if (net->unix_fd >= 0)
         close(net->unix_fd);
+    if (net->path_fd >= 0 && net_is_ours(net))
+        unix_path_remove(net->run_dir, net->address.unix_name);
+    if (net->path_fd >= 0)
+        close(net->path_fd);
     if (net->tcp_fd >= 0)
         close(net->tcp_fd);
     net->unix_fd = -1;
+    net->path_fd = -1;
     net->tcp_fd = -1;
 }
 
@@ -129,6 +149,8 @@ static void watch_listeners(host_net *net, uint32_t events)
 {
     if (net->unix_fd >= 0)
         net_watch_change(net, net->unix_fd, events, &net->unix_source);
+    if (net->path_fd >= 0)
+        net_watch_change(net, net->path_fd, events, &net->path_source);
     if (net->tcp_fd >= 0)
         net_watch_change(net, net->tcp_fd, events, &net->tcp_source);
 }
@@ -165,15 +187,17 @@ static bool came_to_ours(const host_net *net, int fd)
     return false;
 }
 
-bool listen_event(host_net *net, bool is_unix, psd_time_ns now)
+bool listen_event(host_net *net, source_kind listener, psd_time_ns now)
 {
     bool any = false;
+    bool is_unix = listener != SOURCE_TCP_LISTENER;
+    int from = !is_unix ? net->tcp_fd : listener == SOURCE_PATH_LISTENER ? net->path_fd : net->unix_fd;
     for (int i = 0; i < ACCEPT_MOST; i++) {
         if (!accept_has_place(net, now)) {
             listen_pause(net, accept_next_place(net));
             return any;
         }
-        int fd = accept4(is_unix ? net->unix_fd : net->tcp_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        int fd = accept4(from, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0) {
             if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
                 listen_pause(net, now + PAUSE_NS);

@@ -91,6 +91,7 @@ static psd_status read_config(host_net *net, const host_net_config *config, char
     }
     net->want_shm = strcmp(transport, "tcp") != 0;
     net->want_tcp = strcmp(transport, "shm") != 0;
+    unix_path_dir(config->run_dir, net->run_dir);
     net->ring_bytes = ring;
     net->single_copy = !config->no_single_copy;
     net->job_hash = XXH64(config->job, strlen(config->job), 0);
@@ -120,6 +121,7 @@ psd_status host_net_open(const host_net_config *config, host_net **out, char *wh
     }
     net->pid = getpid();
     net->unix_fd = -1;
+    net->path_fd = -1;
     net->tcp_fd = -1;
     status = read_config(net, config, why, why_bytes);
     if (status != PSD_OK)
@@ -178,9 +180,9 @@ static bool dispatch(host_net *net, const struct epoll_event *event, psd_time_ns
     host_link *link;
     switch (from->kind) {
     case SOURCE_UNIX_LISTENER:
-        return listen_event(net, true, now);
+    case SOURCE_PATH_LISTENER:
     case SOURCE_TCP_LISTENER:
-        return listen_event(net, false, now);
+        return listen_event(net, from->kind, now);
     case SOURCE_PENDING:
         return accept_event((pending *)from); /* its first field */
     case SOURCE_LINK:

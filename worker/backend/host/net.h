@@ -1,7 +1,7 @@
 /* Inside of links: what net.c, listen.c, accept.c, connect.c and link.c share. Others include link.h.
  *
  * net.c     open and close, the poll loop, sleeping
- * listen.c  the listening sockets
+ * listen.c  the listening sockets (unix_path.c: the one that is a file)
  * accept.c  handshakes that peers begin
  * connect.c handshakes that we begin
  * link.c    links once they are up, and the list of them */
@@ -15,6 +15,7 @@
 #include "worker/backend/host/peer_memory.h"
 #include "worker/backend/host/ring.h"
 #include "worker/backend/host/tcp.h"
+#include "worker/backend/host/unix_path.h"
 
 #define NET_CONNECT_NS   (5 * PSD_NS_PER_S)  /* to bring up a link that we begin */
 #define NET_WAIT_NS      (10 * PSD_NS_PER_S) /* for a peer to begin a link that we want */
@@ -28,6 +29,7 @@
 typedef enum source_kind {
     SOURCE_BELL,
     SOURCE_UNIX_LISTENER,
+    SOURCE_PATH_LISTENER,
     SOURCE_TCP_LISTENER,
     SOURCE_PENDING,
     SOURCE_LINK,
@@ -79,6 +81,7 @@ typedef enum dial_stage {
 typedef struct dial {
     dial_stage stage;
     bool is_unix;    /* the socket at work */
+    bool by_path;    /* the unix socket as a file; first it is tried as abstract */
     bool unix_over;  /* shared memory is out of the question */
     uint32_t target; /* of the peer's TCP addresses */
     psd_time_ns deadline;
@@ -123,10 +126,13 @@ struct host_net {
     uint64_t ring_bytes;
     uint64_t probe_value; /* read by peers that try single copy */
     int epoll_fd;
+    char run_dir[UNIX_PATH_DIR];
     int unix_fd; /* listeners; -1: none */
+    int path_fd;
     int tcp_fd;
     source bell_source;
     source unix_source;
+    source path_source;
     source tcp_source;
     bool listening; /* false: accept paused, all places taken or out of fds */
     psd_time_ns listen_at;
@@ -157,7 +163,7 @@ void net_identify(const host_net *net, handshake_frame *frame, handshake_kind ki
 /* ---- listen.c */
 psd_status listen_open(host_net *net, const char *bind_host, char *why, size_t why_bytes);
 void listen_close(host_net *net);
-bool listen_event(host_net *net, bool is_unix, psd_time_ns now);
+bool listen_event(host_net *net, source_kind listener, psd_time_ns now);
 void listen_pause(host_net *net, psd_time_ns until);
 void listen_resume(host_net *net);
 
