@@ -151,7 +151,7 @@ static int kind_errors(psd_ctx *ctx, int servers)
     describe(&g, grads);
     int wrong =
         must_fail(psd_table_open(ctx, "no/name", params, PARAMS, NULL, &table), PSD_ERR_INVAL, "no/name");
-    wrong += must_fail(psd_table_open(ctx, "w", params, 0, NULL, &table), PSD_ERR_INVAL, "0 parameters");
+    wrong += must_fail(psd_table_open(ctx, "w", params, 0, NULL, &table), PSD_ERR_INVAL, "count is 0");
     params[1].dtype = PSD_F64;
     wrong += must_fail(psd_table_open(ctx, "w", params, PARAMS, NULL, &table), PSD_ERR_UNSUPPORTED,
                        "\"one\" is f64");
