@@ -208,12 +208,31 @@ static void flush(psd_daemon *daemon)
     psd_outbox_clear(outbox);
 }
 
-/* Once no job is alive the events are of no use to a restart. */
+/* A replay must begin with what the core began with, so journal and core are emptied together: ended jobs, and the
+ * ranks that their workers' names had, are forgotten. */
+static psd_status start_anew(psd_daemon *daemon)
+{
+    psd_core *fresh = NULL;
+    psd_core_config config = psd_options_core(&daemon->options);
+    psd_status status = psd_core_new(&config, &fresh);
+    if (status != PSD_OK)
+        return PSD_OK; /* goes on with a long journal */
+    status = psd_journal_empty(daemon->journal);
+    if (status != PSD_OK) {
+        psd_core_free(fresh);
+        return status;
+    }
+    psd_core_free(daemon->core);
+    daemon->core = fresh;
+    psd_log("psd", PSD_LOG_INFO, "no job is alive: the journal was emptied, ended jobs are forgotten");
+    return PSD_OK;
+}
+
 static psd_status commit(psd_daemon *daemon)
 {
     psd_status status = PSD_OK;
-    if (psd_journal_events(daemon->journal) > 0 && psd_core_idle(daemon->core))
-        status = psd_journal_empty(daemon->journal);
+    if (psd_journal_events(daemon->journal) > daemon->options.journal_events && psd_core_idle(daemon->core))
+        status = start_anew(daemon);
     return status == PSD_OK ? psd_journal_commit(daemon->journal) : status;
 }
 

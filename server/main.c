@@ -118,11 +118,7 @@ static psd_status open_journal(psd_daemon *daemon)
 
 static psd_status open_core(psd_daemon *daemon)
 {
-    const psd_options *options = &daemon->options;
-    psd_core_config config = {.lease_ms = (int32_t)options->lease_ms,
-                              .heartbeat_ms = (int32_t)options->heartbeat_ms,
-                              .max_ranks = (uint32_t)options->max_ranks,
-                              .max_jobs = (uint32_t)options->max_jobs};
+    psd_core_config config = psd_options_core(&daemon->options);
     psd_status status = psd_core_new(&config, &daemon->core);
     if (status == PSD_OK)
         status = psd_compiler_start(&daemon->compiler);

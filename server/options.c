@@ -25,6 +25,8 @@ static const char help[] =
     "  --heartbeat TIME          how often workers speak (default: a fifth of the lease)\n"
     "  --max-ranks N             ranks of all jobs together (default 1048576)\n"
     "  --max-jobs N              (default 1024)\n"
+    "  --journal-events N        once no job is alive, a journal of more events is emptied, and ended jobs\n"
+    "                            are forgotten (default 100000)\n"
     "  --memory-limit SIZE       of psd itself; over it, connections are closed and come back (default:\n"
     "                            half of the memory, at most 4G)\n"
     "  --ready-fd N              write the address in use, as a line, to descriptor N once psd can be\n"
@@ -43,6 +45,7 @@ enum {
     OPT_HEARTBEAT,
     OPT_MAX_RANKS,
     OPT_MAX_JOBS,
+    OPT_JOURNAL_EVENTS,
     OPT_MEMORY_LIMIT,
     OPT_READY_FD,
     OPT_VERSION,
@@ -57,6 +60,7 @@ static const struct option longopts[] = {
     {"heartbeat", required_argument, NULL, OPT_HEARTBEAT},
     {"max-ranks", required_argument, NULL, OPT_MAX_RANKS},
     {"max-jobs", required_argument, NULL, OPT_MAX_JOBS},
+    {"journal-events", required_argument, NULL, OPT_JOURNAL_EVENTS},
     {"memory-limit", required_argument, NULL, OPT_MEMORY_LIMIT},
     {"ready-fd", required_argument, NULL, OPT_READY_FD},
     {"version", no_argument, NULL, OPT_VERSION},
@@ -118,6 +122,8 @@ static psd_options_result parse_one(int option, const char *value, psd_options *
         return parse_count("max-ranks", value, PSD_MAX_WORLD, &out->max_ranks);
     case OPT_MAX_JOBS:
         return parse_count("max-jobs", value, 1000000, &out->max_jobs);
+    case OPT_JOURNAL_EVENTS:
+        return parse_count("journal-events", value, INT32_MAX, &out->journal_events);
     case OPT_MEMORY_LIMIT:
         if (!psd_parse_bytes(value, &out->memory_limit) || out->memory_limit < (INT64_C(64) << 20))
             return wrong("memory-limit", value, "must be a size of at least 64M, such as 2G");
@@ -142,6 +148,7 @@ psd_options_result psd_options_parse(int argc, char **argv, psd_options *out)
                            .lease_ms = 5000,
                            .max_ranks = PSD_MAX_WORLD,
                            .max_jobs = 1024,
+                           .journal_events = 100000,
                            .ready_fd = -1};
     psd_options_result result = PSD_OPTIONS_RUN;
     int option = 0;
@@ -162,4 +169,12 @@ psd_options_result psd_options_parse(int argc, char **argv, psd_options *out)
     }
     *out = options;
     return PSD_OPTIONS_RUN;
+}
+
+psd_core_config psd_options_core(const psd_options *options)
+{
+    return (psd_core_config){.lease_ms = (int32_t)options->lease_ms,
+                             .heartbeat_ms = (int32_t)options->heartbeat_ms,
+                             .max_ranks = (uint32_t)options->max_ranks,
+                             .max_jobs = (uint32_t)options->max_jobs};
 }

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "server/core/core.h"
+
 typedef struct psd_options {
     const char *listen; /* tcp://host:port; default tcp://127.0.0.1:5577 */
     const char *state;  /* directory of the journal; NULL: none */
@@ -14,7 +16,8 @@ typedef struct psd_options {
     int64_t memory_limit; /* bytes of psd itself; 0: half of the memory, at most 4 GiB */
     int64_t max_ranks;
     int64_t max_jobs;
-    int ready_fd; /* -1: none */
+    int64_t journal_events; /* a longer journal is emptied once no job is alive */
+    int ready_fd;           /* -1: none */
     bool insecure;
 } psd_options;
 
@@ -25,5 +28,8 @@ typedef enum psd_options_result {
 } psd_options_result;
 
 psd_options_result psd_options_parse(int argc, char **argv, psd_options *out);
+
+/* What of them the core is made with. */
+psd_core_config psd_options_core(const psd_options *options);
 
 #endif

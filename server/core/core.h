@@ -125,7 +125,7 @@ psd_status psd_core_step(psd_core *core, const psd_event *event, psd_effects *ef
 /* When PSD_EVENT_TIMER is due; PSD_NEVER if nothing waits. O(1). */
 psd_time_ns psd_core_deadline(const psd_core *core);
 
-/* No job is alive: a restart need not know anything, and the journal may be emptied. O(1). */
+/* No job is alive: nothing is lost when core and journal begin anew together. O(1). */
 bool psd_core_idle(const psd_core *core);
 
 /* Iterates over the connections of a SEND effect. `cursor` starts at 0. Each call sets *peer, fills the

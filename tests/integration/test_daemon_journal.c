@@ -36,12 +36,18 @@ static void learn_endpoint(void)
     cr_assert_eq(sscanf(strstr(psd.text, "listening on "), "listening on %127[^ ,\n]", endpoint), 1);
 }
 
-static void start(const char *listen)
+static void start_keeping(const char *listen, const char *events)
 {
-    const char *argv[] = {test_path("bin/psd"), "--listen", listen, "--state", state, NULL};
+    const char *argv[] = {test_path("bin/psd"), "--listen", listen, "--state", state,
+                          "--journal-events",   events,     NULL};
     const char *env[] = {"PSD_DEBUG=info", NULL};
     cr_assert(test_proc_start(&psd, argv, env));
     learn_endpoint();
+}
+
+static void start(const char *listen)
+{
+    start_keeping(listen, "100000");
 }
 
 /* psd under a shell that prepares its world first. */
@@ -123,7 +129,49 @@ static void restart_after(int number)
     leave(&hello);
     end(SIGTERM);
     test_proc_end(&psd);
-    /* Nobody is left: there is nothing to recover. */
+    test_client_close(&client);
+    remove_state();
+}
+
+/* What numbers groups, and which rank a name had, comes from before the job's present life. */
+PSD_TEST(journal, a_jobs_second_life_is_the_same_after_a_restart)
+{
+    char listen[128];
+    psd_msg first = test_hello("j", "w0", 0, 1);
+    psd_msg second = test_hello("j", "w0", 0, 1);
+    second.ident.incarnation = first.ident.incarnation + 1;
+    make_state();
+    start("tcp://127.0.0.1:0");
+    snprintf(listen, sizeof listen, "%s", endpoint);
+    cr_assert(test_client_open(&client, endpoint));
+    join(&first);
+    leave(&first);
+    psd_msg_welcome before = join(&second);
+    end(SIGKILL);
+    test_proc_end(&psd);
+    start(listen);
+    second.u.hello.resume_token = before.resume_token;
+    second.u.hello.epoch = before.epoch;
+    psd_msg_welcome after = join(&second);
+    cr_assert_eq(after.world_group, before.world_group);
+    cr_assert_eq(after.epoch, before.epoch);
+    end(SIGTERM);
+    test_proc_end(&psd);
+    test_client_close(&client);
+    remove_state();
+}
+
+PSD_TEST(journal, a_long_journal_without_jobs_is_emptied)
+{
+    psd_msg hello = test_hello("j", "w0", 0, 1);
+    make_state();
+    start_keeping("tcp://127.0.0.1:0", "1");
+    cr_assert(test_client_open(&client, endpoint));
+    join(&hello);
+    leave(&hello);
+    cr_assert(test_proc_expect(&psd, "the journal was emptied", 5000), "%s", psd.text);
+    end(SIGTERM);
+    test_proc_end(&psd);
     start("tcp://127.0.0.1:0");
     end(SIGTERM);
     cr_assert(strstr(psd.text, "recovered from") == NULL, "%s", psd.text);
