@@ -59,3 +59,22 @@ PSD_TEST_WITH(mismatch, over_tcp, .timeout = 300)
 {
     check_all("2", "PSD_HOST_TRANSPORT=tcp");
 }
+
+PSD_TEST(mismatch, against_a_rank_that_has_left)
+{
+    for (int i = 0; i < 5; i++) {
+        char *text = NULL;
+        const char *argv[] = {test_path("bin/psrun"),
+                              "--standalone",
+                              "-n",
+                              "2",
+                              "--",
+                              test_path("tests/programs/mismatch"),
+                              "leave",
+                              NULL};
+        int code = test_run(argv, NULL, 40000, &text);
+        cr_assert_eq(code, 0, "exit %d: %s", code, text);
+        cr_assert(strstr(text, "rank 1 PSD_ERR_MISMATCH"), "%s", text);
+        free(text);
+    }
+}

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #define DRAIN_NS        (2 * PSD_NS_PER_S) /* the most that a cancelled send waits for its reader */
-#define ANSWER_NS       PSD_NS_PER_S /* the most that a mismatch waits for the other side's label */
-#define MAX_EARLY_PINGS 4096u        /* of one peer */
+#define ANSWER_NS       PSD_NS_PER_S       /* the most that a mismatch waits for the other side's label */
+#define MAX_EARLY_PINGS 4096u              /* of one peer */
 
 /* ------------------------------------------------------------------------------------------------ members */
 
@@ -376,6 +376,10 @@ void host_group_peer_gone(peer *p)
             const member *m = &g->member[i];
             if (m->peer != p || (m->has_closed && !has_transfer_with(g, p)))
                 continue;
+            if (host_group_in_dispute(g)) { /* it cannot say its part any more: the disagreement stands */
+                host_group_break(g, PSD_ERR_MISMATCH, -1, true, g->dispute);
+                continue;
+            }
             char text[PSD_MAX_TEXT];
             snprintf(text, sizeof(text), "group %u: rank %d lost rank %d (world rank %u): %.900s", g->id,
                      g->rank, i, g->members[i], p->text);
@@ -385,12 +389,25 @@ void host_group_peer_gone(peer *p)
     }
 }
 
+static bool has_left(const hgroup *g, const peer *p)
+{
+    for (int32_t i = 0; i < g->size; i++) {
+        if (g->member[i].peer == p)
+            return g->member[i].has_closed;
+    }
+    return true;
+}
+
 void host_group_dispute(hgroup *g, peer *p, const frame *compare, const char *label, const char *text)
 {
     frame f = *compare;
+    if (has_left(g, p)) { /* it will not say its part */
+        host_group_break(g, PSD_ERR_MISMATCH, -1, true, text);
+        return;
+    }
     f.payload = (uint32_t)strlen(label);
     peer_send_control(p, &f, label);
-    if (g->dispute_deadline != PSD_NEVER)
+    if (host_group_in_dispute(g))
         return;
     snprintf(g->dispute, sizeof(g->dispute), "%s", text);
     g->dispute_deadline = psd_now_ns() + ANSWER_NS;
@@ -451,6 +468,8 @@ void host_group_on_closed(peer *p, const frame *f)
     if (m == NULL)
         return;
     m->has_closed = true;
+    if (host_group_in_dispute(g) && g->status == PSD_OK)
+        host_group_break(g, PSD_ERR_MISMATCH, -1, true, g->dispute);
     for (list *node = g->requests.next; node != &g->requests; node = node->next) {
         psd_request *r = LIST_ENTRY(node, psd_request, in_group);
         for (list *at = r->xfers.next; at != &r->xfers; at = at->next)
