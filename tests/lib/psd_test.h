@@ -21,7 +21,7 @@
 /* No second check when the test program ends, as Criterion's own runner leaks 48 bytes now and then. Not done
  * by a suppression: Criterion calls the bodies, so it is in the stack of every leak of theirs. */
 const char *__lsan_default_options(void);
-__attribute__((weak)) const char *__lsan_default_options(void)
+__attribute__((weak, visibility("default"))) const char *__lsan_default_options(void)
 {
     return "leak_check_at_exit=0";
 }
