@@ -2,19 +2,22 @@
 # Installs the Debian or Ubuntu packages that psd needs and that are missing; does nothing when all are there.
 #   deploy/install-deps.sh            what building, the demo and the tests need
 #   deploy/install-deps.sh --check    also what `make check` and `make fuzz` need
+#   deploy/install-deps.sh --hosts    also what `make hosts` needs
 #   deploy/install-deps.sh --list     prints the names only
 set -eu
 
 build="gcc libc6-dev make pkg-config libzmq3-dev libprotobuf-c-dev protobuf-c-compiler libsqlite3-dev
        libjansson-dev libxxhash-dev libcriterion-dev"
+hosts="iproute2 nftables util-linux procps hostname slurmctld slurmd slurm-client munge"
 check="g++ clang clang-format clang-tidy cppcheck valgrind libclang-rt-dev procps"
 
 want=$build
 case "${1:-}" in
     --check) want="$build $check" ;;
-    --list) echo $build $check; exit 0 ;;
+    --hosts) want="$build $hosts" ;;
+    --list) echo $build $check $hosts; exit 0 ;;
     "") ;;
-    *) echo "install-deps.sh: unknown option $1 (known: --check, --list)" >&2; exit 2 ;;
+    *) echo "install-deps.sh: unknown option $1 (known: --check, --hosts, --list)" >&2; exit 2 ;;
 esac
 
 command -v dpkg-query >/dev/null || {

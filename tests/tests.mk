@@ -11,6 +11,7 @@ BENCHES     := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench/bench_*.c))
 TEST_PROGRAMS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/programs/*.c))
 PSIM        := $(BUILD)/tests/sim/psim
 CONFORMANCE := $(BUILD)/tests/conformance/conformance
+HOSTS       := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/hosts/*.c))
 TEST_DEPS   := $(TEST_LIB) $(CORE_LIB) $(WORKER_LIB) $(PROTO_LIB) $(COMMON_LIB)
 
 # $(call link_test,libraries)
@@ -28,8 +29,8 @@ $(PSIM): $(call obj,$(wildcard tests/sim/*.c)) $(CORE_LIB) $(COMMON_LIB)
 	$(call link_test,)
 # As a user's programs: the shared library and psd.h only.
 $(CONFORMANCE): $(call obj,$(wildcard tests/conformance/*.c))
-$(TEST_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/%.o
-$(CONFORMANCE) $(TEST_PROGRAMS): $(BUILD)/lib/libpsd.so
+$(TEST_PROGRAMS) $(HOSTS): $(BUILD)/%: $(BUILD)/obj/%.o
+$(CONFORMANCE) $(TEST_PROGRAMS) $(HOSTS): $(BUILD)/lib/libpsd.so
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) -L$(BUILD)/lib -lpsd -lm '-Wl,-rpath,$$ORIGIN/../../lib'
@@ -49,6 +50,12 @@ integration: all $(TEST_PROGRAMS) $(INTEGRATION)
 conformance: all $(CONFORMANCE)
 unit sim integration conformance:
 	@tests/run.sh $(BUILD) $@
+
+.PHONY: hosts
+hosts: ## tests on several hosts (network namespaces) and under Slurm; needs root
+	@deploy/install-deps.sh --hosts
+	@$(MAKE) --no-print-directory all $(CONFORMANCE) $(HOSTS)
+	@tests/run.sh $(BUILD) hosts
 
 # ---- checks
 

@@ -259,6 +259,10 @@ static void pass_on(supervisor *s, int number)
         s->kill_at = 0; /* asked twice: at once */
         return;
     }
+    /* A rank here may handle the signal and end well. One on another host ends by psd's STOP, and how its remote
+     * shell ends tells nothing. */
+    if (ends && s->args->host_count > 0)
+        fail(s, 128 + number, "SIG%s: the ranks on other hosts were ended", sigabbrev_np(number));
     if (ends)
         begin_stop(s, number);
     else
