@@ -18,6 +18,8 @@
 
 /* One sleep of a condition wait at most, so that a deadline of PSD_NEVER needs no special case. */
 #define SLEEP_MOST (3600 * PSD_NS_PER_S)
+/* A join without a word from psd for this long is told, once. */
+#define JOIN_QUIET (2 * PSD_NS_PER_S)
 /* How long past its deadline a request waits for psd to say who has not made it. */
 #define CANCEL_ANSWER_MS 1000
 
@@ -237,6 +239,24 @@ static psd_status explain_no_join(psd_agent *agent, bool heard, const char *said
     return PSD_ERR_NO_COORDINATOR;
 }
 
+/* Under the lock. */
+static bool is_joining(const psd_agent *agent)
+{
+    return agent->state == AGENT_JOINING && !agent->stopped_by_job;
+}
+
+/* Once in a join: a minute of silence makes people think of everything but a psd that does not run. */
+static void warn_no_answer(const char *coordinator, psd_time_ns begun, psd_time_ns deadline)
+{
+    char more[32], left[64] = "";
+    int64_t seconds = (deadline - begun - JOIN_QUIET + PSD_NS_PER_S / 2) / PSD_NS_PER_S;
+    if (deadline != PSD_NEVER)
+        snprintf(left, sizeof left, " for %s more", psd_format_ns(seconds * PSD_NS_PER_S, more, sizeof more));
+    psd_log(AGENT_SUBSYSTEM, PSD_LOG_WARN,
+            "no answer from psd at %s yet; trying%s (is psd running? psrun --standalone starts one)",
+            coordinator, left);
+}
+
 psd_status psd_agent_join(psd_agent *agent, psd_time_ns deadline, psd_msg_welcome *welcome, char *why,
                           size_t why_bytes)
 {
@@ -247,7 +267,12 @@ psd_status psd_agent_join(psd_agent *agent, psd_time_ns deadline, psd_msg_welcom
         psd_log(AGENT_SUBSYSTEM, PSD_LOG_WARN, "coordinator %s: %s; trying until the join timeout",
                 agent->coordinator, said);
     pthread_mutex_lock(&agent->lock);
-    while (agent->state == AGENT_JOINING && !agent->stopped_by_job && sleep_until(agent, deadline))
+    psd_time_ns soon = begun + JOIN_QUIET;
+    while (is_joining(agent) && !agent->heard && soon < deadline && sleep_until(agent, soon))
+        ;
+    if (is_joining(agent) && !agent->heard && soon < deadline)
+        warn_no_answer(agent->coordinator, begun, deadline);
+    while (is_joining(agent) && sleep_until(agent, deadline))
         ;
     agent_state state = agent->state;
     bool stopped = agent->stopped_by_job;

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/tensor.h"
-#include "worker/context.h"
+#include "worker/ops.h"
 
 #define DEFAULT_BUCKET_BYTES (INT64_C(25) << 20)
 
@@ -117,8 +117,8 @@ static psd_status begin(const run *r, bucket *b, int slot)
         copy(r, b, true);
         tensor = psd_tensor_1d(r->ctx->buckets.memory[slot].data, b->count, tensor.dtype, tensor.name);
     }
-    status =
-        psd_iall_reduce_at(r->file, r->line, r->ctx, r->group, &tensor, &tensor, r->redop, r->opts, &b->work);
+    status = op_iall_reduce(VERB, r->file, r->line, r->ctx, r->group, &tensor, &tensor, r->redop, r->opts,
+                            &b->work);
     b->started = status == PSD_OK;
     return status;
 }
@@ -128,7 +128,7 @@ static psd_status finish(const run *r, bucket *b)
     if (!b->started)
         return PSD_OK;
     b->started = false;
-    psd_status status = psd_wait_at(r->file, r->line, r->ctx, b->work, 0);
+    psd_status status = op_wait(VERB, r->file, r->line, r->ctx, b->work);
     if (status == PSD_OK && b->packed)
         copy(r, b, false);
     return status;

@@ -44,13 +44,15 @@ static const char *first_env(const char *const *names, const char **source)
     return NULL;
 }
 
-static void take_number(reader *r, const char *const *names, int64_t min, int64_t max, const char *expected,
-                        int64_t *out)
+/* From the first of these variables that is set: its name, or NULL and *out stays. */
+static const char *take_number(reader *r, const char *const *names, int64_t min, int64_t max,
+                               const char *expected, int64_t *out)
 {
     const char *source = NULL;
     const char *value = first_env(names, &source);
     if (value != NULL && !psd_parse_i64(value, min, max, out))
         complain(r, source, value, expected);
+    return source;
 }
 
 /* A text from the config's field, else from the variable, else the default. */
@@ -123,12 +125,20 @@ static void read_coordinator(reader *r, const psd_config *config, psd_settings *
         check_coordinator(r, is_given ? "config.coordinator" : "PSD_COORDINATOR", out->coordinator);
         return;
     }
-    if (address == NULL || address[0] == '\0') {
+    bool has_address = address != NULL && address[0] != '\0';
+    bool has_port = port != NULL && port[0] != '\0';
+    if (!has_address && !has_port) {
         snprintf(out->coordinator, sizeof out->coordinator, "tcp://127.0.0.1:5577");
         return;
     }
-    int64_t number = 5577;
-    if (port != NULL && port[0] != '\0' && !psd_parse_i64(port, 1, 65535, &number))
+    if (!has_address || !has_port) {
+        complain(r, has_port ? "MASTER_PORT" : "MASTER_ADDR", has_port ? port : address,
+                 has_port ? "MASTER_ADDR is not set; set both to psd's address, or PSD_COORDINATOR"
+                          : "MASTER_PORT is not set; set both to psd's address, or PSD_COORDINATOR");
+        return;
+    }
+    int64_t number = 0;
+    if (!psd_parse_i64(port, 1, 65535, &number))
         complain(r, "MASTER_PORT", port, "it is psd's port, 1 to 65535");
     bool bare_v6 = strchr(address, ':') != NULL && address[0] != '[';
     int used = snprintf(out->coordinator, sizeof out->coordinator, bare_v6 ? "tcp://[%s]:%d" : "tcp://%s:%d",
@@ -136,6 +146,23 @@ static void read_coordinator(reader *r, const psd_config *config, psd_settings *
     if (used < 0 || (size_t)used >= sizeof out->coordinator)
         complain(r, "MASTER_ADDR", address, "it is too long");
     check_coordinator(r, "MASTER_ADDR:MASTER_PORT", out->coordinator);
+}
+
+/* A rank needs a world that it is in; forgetting to say how large that is, is the likeliest slip. */
+static void check_rank(reader *r, const char *source, int64_t rank, int64_t world, bool has_world)
+{
+    char text[32], expected[160];
+    if (rank >= -1 && rank < world)
+        return;
+    snprintf(text, sizeof text, "%lld", (long long)rank);
+    if (has_world)
+        snprintf(expected, sizeof expected, "with a world of %lld it is 0 to %lld, or -1 to let psd choose",
+                 (long long)world, (long long)world - 1);
+    else
+        snprintf(expected, sizeof expected,
+                 "WORLD_SIZE is not set, and the world then has 1 rank; set WORLD_SIZE or PSD_WORLD_SIZE "
+                 "to the number of ranks");
+    complain(r, source, text, expected);
 }
 
 static void read_place(reader *r, const psd_config *config, psd_settings *out)
@@ -149,23 +176,21 @@ static void read_place(reader *r, const psd_config *config, psd_settings *out)
     int64_t world = config->world_size != 0 ? config->world_size : 1;
     int64_t rank = config->rank;
     int64_t local = 0;
+    bool has_world = config->world_size != 0;
+    const char *rank_source = NULL;
     if (config->world_size == 0)
-        take_number(r, world_names, 1, PSD_MAX_WORLD, "the number of ranks is 1 to 1048576", &world);
+        has_world = take_number(r, world_names, 1, PSD_MAX_WORLD, "the number of ranks is 1 to 1048576",
+                                &world) != NULL;
     if (config->rank == -1)
-        take_number(r, rank_names, -1, PSD_MAX_WORLD - 1, "a rank is 0 to the world size minus 1", &rank);
+        rank_source =
+            take_number(r, rank_names, -1, PSD_MAX_WORLD - 1, "a rank is 0 to the world size minus 1", &rank);
     take_number(r, local_names, 0, PSD_MAX_WORLD - 1, "a local rank is 0 or more", &local);
     char text[32];
     if (world < 1 || world > PSD_MAX_WORLD) {
         snprintf(text, sizeof text, "%lld", (long long)world);
         complain(r, "config.world_size", text, "the number of ranks is 1 to 1048576");
     }
-    if (rank < -1 || rank >= world) {
-        snprintf(text, sizeof text, "%lld", (long long)rank);
-        char expected[96];
-        snprintf(expected, sizeof expected, "with a world of %lld it is 0 to %lld, or -1 to let psd choose",
-                 (long long)world, (long long)world - 1);
-        complain(r, "the rank", text, expected);
-    }
+    check_rank(r, rank_source != NULL ? rank_source : "config.rank", rank, world, has_world);
     out->rank = (int32_t)rank;
     out->world_size = (int32_t)world;
     out->local_rank = (int32_t)local;

@@ -275,7 +275,13 @@ psd_status psd_all_reduce_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_te
 psd_status psd_iall_reduce_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in, psd_tensor *out,
                               psd_redop redop, const psd_opts *opts, psd_work *work)
 {
-    op_call call = OP_CALL_ASYNC("psd_iall_reduce", PSD_OP_ALL_REDUCE);
+    return op_iall_reduce("psd_iall_reduce", file, line, ctx, group, in, out, redop, opts, work);
+}
+
+psd_status op_iall_reduce(const char *verb, PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in,
+                          psd_tensor *out, psd_redop redop, const psd_opts *opts, psd_work *work)
+{
+    op_call call = OP_CALL_ASYNC(verb, PSD_OP_ALL_REDUCE);
     return all_reduce(&call, in, out, redop);
 }
 

@@ -17,6 +17,13 @@ bool optim_make(int kind, double lr, double momentum, bool average, optim *out, 
         snprintf(why, why_bytes, "lr %g or momentum %g is not a finite f32 number", lr, momentum);
         return false;
     }
+    if (lr < 0 || momentum < 0 || momentum >= 1) {
+        if (lr < 0)
+            snprintf(why, why_bytes, "lr is %g; it is 0 or more", lr);
+        else
+            snprintf(why, why_bytes, "momentum is %g; it is 0 to less than 1", momentum);
+        return false;
+    }
     out->kind = (psd_optimizer)kind;
     out->lr = (float)lr;
     out->momentum = (float)momentum;

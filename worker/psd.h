@@ -27,6 +27,13 @@
  * and leaves a sentence for psd_last_error(): what was tried, by which file:line, what happened, what to do.
  * Statuses come in ranges by what must be rebuilt, see psd_types.h.
  *
+ * Lists. An empty list is no work: psd_waitall of 0 works is PSD_OK, psd_waitany of 0 is PSD_ERR_STALE. A
+ * psd_batch, an all_reduce_coalesced or a table of 0 entries is PSD_ERR_INVAL, since the other ranks wait for
+ * something.
+ *
+ * Environment. What psd_config leaves open comes from PSD_* variables, then from those of launchers:
+ * psd-environment(7) lists all.
+ *
  * Time. Timeouts are milliseconds: 0 takes the context's default, negative means never.
  *
  * Calls are macros that pass the caller's file and line to a function psd_<verb>_at(file, line, ...), by
@@ -67,7 +74,7 @@ typedef struct psd_ctx psd_ctx;
  * 0 asks for rank 0). */
 typedef struct psd_config {
     size_t size; /* sizeof(psd_config) */
-    /* PSD_COORDINATOR, else tcp://MASTER_ADDR:MASTER_PORT, else tcp://127.0.0.1:5577 */
+    /* PSD_COORDINATOR, else tcp://MASTER_ADDR:MASTER_PORT (both or neither), else tcp://127.0.0.1:5577 */
     const char *coordinator;
     const char *job;         /* PSD_JOB, else "default" */
     const char *name;        /* PSD_NAME, else a unique one; a name that comes back gets its rank back */
@@ -235,7 +242,8 @@ PSD_API psd_status psd_sendrecv_at(PSD_AT, psd_ctx *ctx, psd_group group, const 
 #define psd_irecv(...)    psd_irecv_at(PSD_HERE, __VA_ARGS__)
 #define psd_sendrecv(...) psd_sendrecv_at(PSD_HERE, __VA_ARGS__)
 
-/* A list of sends and receives started together and completed together, as PyTorch's batch_isend_irecv. */
+/* A list of 1 or more sends and receives started together and completed together, as PyTorch's
+ * batch_isend_irecv. A rank that has nothing to move makes no call: nobody waits for it. */
 typedef struct psd_p2p {
     psd_op_kind kind; /* PSD_OP_SEND or PSD_OP_RECV */
     psd_tensor tensor;
@@ -332,7 +340,7 @@ PSD_API psd_status psd_ibarrier_at(PSD_AT, psd_ctx *ctx, psd_group group, const 
 #define psd_ibarrier(...)        psd_ibarrier_at(PSD_HERE, __VA_ARGS__)
 
 /* all_reduce of many tensors of one dtype, in place, packed into buckets of about bucket_bytes (0: 25 MiB, as
- * PyTorch's DDP) so that small gradients travel together. The tensors and their order agree on all ranks. */
+ * PyTorch's DDP) so that small gradients travel together. One or more tensors; they and their order agree on all ranks. */
 PSD_API psd_status psd_all_reduce_coalesced_at(PSD_AT, psd_ctx *ctx, psd_group group, psd_tensor *tensors,
                                                int32_t count, psd_redop redop, int64_t bucket_bytes,
                                                const psd_opts *opts);
@@ -348,11 +356,12 @@ PSD_API psd_status psd_wait_at(PSD_AT, psd_ctx *ctx, psd_work work, int64_t time
 PSD_API psd_status psd_synchronize_at(PSD_AT, psd_ctx *ctx, psd_work work, int64_t timeout_ms);
 /* Polls: *done is set, and the work ended, once it is complete. Never blocks. */
 PSD_API psd_status psd_test_at(PSD_AT, psd_ctx *ctx, psd_work work, bool *done);
-/* All of them; the status is the first error in list order. On PSD_ERR_TIMEOUT those not complete stay valid.
- */
+/* All of them; the status is the first error in list order, PSD_OK for none. On PSD_ERR_TIMEOUT those not
+ * complete stay valid. */
 PSD_API psd_status psd_waitall_at(PSD_AT, psd_ctx *ctx, const psd_work *works, int32_t count,
                                   int64_t timeout_ms);
-/* The first that completes, by its index; entries already stale are skipped, PSD_ERR_STALE when all are. */
+/* The first that completes, by its index; entries already stale are skipped, PSD_ERR_STALE when all are, or
+ * there are none. */
 PSD_API psd_status psd_waitany_at(PSD_AT, psd_ctx *ctx, const psd_work *works, int32_t count,
                                   int64_t timeout_ms, int32_t *index);
 /* psd_wait for an irecv that also tells who sent, which matters with PSD_ANY_SOURCE or PSD_ANY_TAG. */
@@ -406,19 +415,20 @@ typedef enum psd_optimizer {
 typedef struct psd_table_config {
     size_t size; /* sizeof(psd_table_config) */
     psd_optimizer optimizer;
-    double lr;
-    double momentum;
+    double lr;       /* 0 or more */
+    double momentum; /* 0 to less than 1 */
     bool average;
 } psd_table_config;
 
 PSD_API void psd_table_config_init(psd_table_config *config); /* SGD, lr 0.01, momentum 0, average */
 
-/* Opens the table `name` with these f32 parameters (named, shaped; data holds the initial values and the
- * lowest trainer rank's are taken). Collective over all ranks of this rank's role; the servers take part by
+/* Opens the table `name` with these f32 parameters (each with a name of its own, shaped; data holds the
+ * initial values and the lowest trainer rank's are taken). A NULL config stands for the defaults of
+ * psd_table_config_init. Collective over all ranks of this rank's role; the servers take part by
  * themselves. The table is initialised when this returns. */
 PSD_API psd_status psd_table_open_at(PSD_AT, psd_ctx *ctx, const char *name, const psd_tensor *params,
                                      int32_t count, const psd_table_config *config, psd_table *out);
-/* Sends this rank's gradients (same order and shapes as the parameters) and returns when every owner has
+/* Sends this rank's gradients (same order and shapes as the parameters; their names are free) and returns when every owner has
  * applied this clock. The gradients are copied first. After PSD_ERR_TIMEOUT they are on their way: a push
  * again only waits for what became of them. */
 PSD_API psd_status psd_table_push_at(PSD_AT, psd_ctx *ctx, psd_table table, const psd_tensor *grads,

@@ -63,7 +63,7 @@ void psd_recorder_close(psd_recorder *recorder)
         return;
     munmap(recorder->file, sizeof *recorder->file);
     if (recorder->path[0] != '\0')
-        unlink(recorder->path);
+        psd_recorder_file_remove(recorder->path, recorder->own_dir);
     if (recorder->fd >= 0)
         close(recorder->fd);
     recorder->file = NULL;

@@ -14,6 +14,7 @@
 typedef struct psd_recorder {
     psd_record_file *file;    /* mapped; NULL: recording is off */
     char path[512];           /* "": anonymous memory, seen by this process only */
+    bool own_dir;             /* the file is in the default directory, which goes with its last file */
     int fd;                   /* locked (flock) while the process lives, so that others know; -1: none */
     _Atomic uint64_t waiters; /* bit i: file->waits[i] is in use */
 } psd_recorder;
@@ -28,7 +29,8 @@ typedef struct psd_recorder_config {
  * PSD_ERR_NOMEM only. */
 psd_status psd_recorder_open(psd_recorder *recorder, const psd_recorder_config *config);
 void psd_recorder_joined(psd_recorder *recorder, int32_t rank, int32_t world);
-/* Unmaps, and removes the file: a clean exit leaves nothing behind. */
+/* Unmaps, and removes the file, and the default directory if nothing else is in it: a clean exit leaves nothing
+ * behind. A directory that PSD_RUN_DIR named stays. */
 void psd_recorder_close(psd_recorder *recorder);
 
 /* What a record says of an operation when it starts. */
@@ -62,5 +64,6 @@ uint64_t psd_record_done(const psd_recorder *recorder); /* operations completed 
  * and room, and reclaims what dead processes left. On failure `why` says what to do and nothing is left. */
 psd_status psd_recorder_file_make(const psd_recorder_config *config, psd_recorder *recorder, char *why,
                                   size_t why_bytes);
+void psd_recorder_file_remove(const char *path, bool with_dir); /* best effort */
 
 #endif

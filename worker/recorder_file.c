@@ -15,8 +15,9 @@
 
 #include "worker/recorder.h"
 
-#define SUFFIX   ".psdrec"
-#define SEEN_MAX 4096 /* files looked at in one start */
+#define SUFFIX     ".psdrec"
+#define SEEN_MAX   4096 /* files looked at in one start */
+#define MAKE_TRIES 16   /* each needs another process that ends in that instant */
 
 typedef struct dead_file {
     char name[256];
@@ -32,15 +33,19 @@ static void default_dir(char *out, size_t out_bytes)
         snprintf(out, out_bytes, "/dev/shm/psd-%lu", (unsigned long)geteuid());
 }
 
-/* The directory, made if it is missing. It must be this user's, since /dev/shm is everybody's. */
+/* The directory, made if it is missing (again, if its last file's owner removes it meanwhile). It must be this user's, since /dev/shm is everybody's. */
 static int open_dir(const char *dir, char *why, size_t why_bytes)
 {
     struct stat st;
-    if (mkdir(dir, 0700) != 0 && errno != EEXIST) {
-        snprintf(why, why_bytes, "cannot make %s: %s", dir, strerror(errno));
-        return -1;
-    }
-    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int fd = -1;
+    int tries = 0;
+    do {
+        if (mkdir(dir, 0700) != 0 && errno != EEXIST) {
+            snprintf(why, why_bytes, "cannot make %s: %s", dir, strerror(errno));
+            return -1;
+        }
+        fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    } while (fd < 0 && errno == ENOENT && tries++ < MAKE_TRIES);
     if (fd < 0) {
         snprintf(why, why_bytes, "cannot open %s: %s", dir, strerror(errno));
         return -1;
@@ -136,31 +141,63 @@ static psd_record_file *make_room_and_map(int fd, const char *path, char *why, s
     return map;
 }
 
+/* Opens the directory, reclaims and makes the file. */
+static int make_file(const char *dir_path, const char *path, const char *job, int *dir_out, char *why,
+                     size_t why_bytes)
+{
+    for (int tries = 0;; tries++) {
+        int dir = open_dir(dir_path, why, why_bytes);
+        if (dir < 0)
+            return -1;
+        reclaim(dir, job);
+        int fd =
+            openat(dir, strrchr(path, '/') + 1, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+        if (fd >= 0) {
+            *dir_out = dir;
+            return fd;
+        }
+        int error = errno;
+        close(dir);
+        if (error != ENOENT || tries >= MAKE_TRIES) {
+            snprintf(why, why_bytes, "cannot create %s: %s", path, strerror(error));
+            return -1;
+        }
+    }
+}
+
+void psd_recorder_file_remove(const char *path, bool with_dir)
+{
+    char dir[512];
+    const char *slash = strrchr(path, '/');
+    unlink(path);
+    if (!with_dir || slash == NULL)
+        return;
+    snprintf(dir, sizeof dir, "%.*s", (int)(slash - path), path);
+    rmdir(dir); /* fails while there are files of others */
+}
+
 psd_status psd_recorder_file_make(const psd_recorder_config *config, psd_recorder *recorder, char *why,
                                   size_t why_bytes)
 {
     char dir_path[256], path[512];
     psd_status status = PSD_ERR_IO;
-    if (config->run_dir != NULL && config->run_dir[0] != '\0')
+    int dir = -1;
+    bool is_given = config->run_dir != NULL && config->run_dir[0] != '\0';
+    if (is_given)
         snprintf(dir_path, sizeof dir_path, "%.255s", config->run_dir);
     else
         default_dir(dir_path, sizeof dir_path);
-    int dir = open_dir(dir_path, why, why_bytes);
-    if (dir < 0)
-        return PSD_ERR_IO;
-    reclaim(dir, config->ident.job);
     snprintf(path, sizeof path, "%s/%s.%ld.%016llx" SUFFIX, dir_path, config->ident.job, (long)getpid(),
              (unsigned long long)config->ident.incarnation);
-    int fd = openat(dir, strrchr(path, '/') + 1, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd < 0) {
-        snprintf(why, why_bytes, "cannot create %s: %s", path, strerror(errno));
-        goto close_dir;
-    }
+    int fd = make_file(dir_path, path, config->ident.job, &dir, why, why_bytes);
+    if (fd < 0)
+        return status;
     psd_record_file *file = make_room_and_map(fd, path, why, why_bytes);
     if (file == NULL)
         goto remove_file;
     recorder->file = file;
     recorder->fd = fd;
+    recorder->own_dir = !is_given;
     snprintf(recorder->path, sizeof recorder->path, "%s", path);
     status = PSD_OK;
     goto close_dir;

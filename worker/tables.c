@@ -92,18 +92,52 @@ static psd_status check_param(PSD_AT, const psd_ctx *ctx, const char *name, int3
     if (param->dtype != PSD_F32)
         return psd_error_set(
             file, line, PSD_ERR_UNSUPPORTED,
-            "psd_table_open: table \"%s\", rank %d: parameter %d \"%s\" is %s; tables hold f32", name,
-            ctx->rank, p, called, psd_dtype_name(param->dtype));
+            "psd_table_open: table \"%s\", rank %d: parameter %d \"%s\" is %s; tables hold f32 "
+            "parameters",
+            name, ctx->rank, p, called, psd_dtype_name(param->dtype));
     if (param->data == NULL && psd_tensor_count(param) > 0)
         return psd_error_set(file, line, PSD_ERR_INVAL,
                              "psd_table_open: table \"%s\", rank %d: parameter %d \"%s\" has no data", name,
                              ctx->rank, p, called);
+    if (called[0] == '\0')
+        return psd_error_set(
+            file, line, PSD_ERR_INVAL,
+            "psd_table_open: table \"%s\", rank %d: parameter %d has no name; name each in its "
+            "tensor",
+            name, ctx->rank, p);
     if (strlen(called) >= PSD_MAX_NAME || !psd_utf8_valid(called, strlen(called)))
         return psd_error_set(file, line, PSD_ERR_INVAL,
                              "psd_table_open: table \"%s\", rank %d: the name of parameter %d is not UTF-8 "
                              "of at most %d bytes",
                              name, ctx->rank, p, PSD_MAX_NAME - 1);
     return PSD_OK;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const psd_tensor *const *left = a, *const *right = b;
+    return strcmp((*left)->name, (*right)->name);
+}
+
+/* Names are how people tell parameters apart, here and in checkpoints. */
+static psd_status check_names_differ(PSD_AT, const psd_ctx *ctx, const char *name, const psd_tensor *params,
+                                     int32_t count)
+{
+    psd_status status = PSD_OK;
+    const psd_tensor **sorted = malloc((size_t)count * sizeof(*sorted));
+    if (sorted == NULL)
+        return psd_error_set(file, line, PSD_ERR_NOMEM, "psd_table_open: out of memory for table \"%s\"",
+                             name);
+    for (int32_t p = 0; p < count; p++)
+        sorted[p] = &params[p];
+    qsort(sorted, (size_t)count, sizeof(*sorted), by_name);
+    for (int32_t p = 1; p < count && status == PSD_OK; p++)
+        if (by_name(&sorted[p - 1], &sorted[p]) == 0)
+            status = psd_error_set(file, line, PSD_ERR_INVAL,
+                                   "psd_table_open: table \"%s\", rank %d: two parameters are named \"%s\"",
+                                   name, ctx->rank, sorted[p]->name);
+    free(sorted);
+    return status;
 }
 
 static psd_status check_open(PSD_AT, const psd_ctx *ctx, const char *name, const psd_tensor *params,
@@ -141,7 +175,7 @@ static psd_status check_open(PSD_AT, const psd_ctx *ctx, const char *name, const
         if (status != PSD_OK)
             return status;
     }
-    return PSD_OK;
+    return check_names_differ(file, line, ctx, name, params, count);
 }
 
 /* What psd answers is checked too: ranks ascending and of this world, this rank a trainer, nobody both. */
@@ -222,10 +256,7 @@ close:
 static void fill_spec(psd_table_spec *spec, psd_param *list, const psd_tensor *params)
 {
     for (uint32_t p = 0; p < spec->param_count; p++) {
-        if (params[p].name != NULL)
-            snprintf(list[p].name, sizeof(list[p].name), "%s", params[p].name);
-        else
-            snprintf(list[p].name, sizeof(list[p].name), "param%u", p);
+        snprintf(list[p].name, sizeof(list[p].name), "%s", params[p].name);
         list[p].dtype = PSD_F32;
         list[p].count = psd_tensor_count(&params[p]);
     }

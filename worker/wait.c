@@ -6,7 +6,7 @@
 
 #include "common/conf.h"
 #include "common/tensor.h"
-#include "worker/context.h"
+#include "worker/ops.h"
 #include "worker/work_claim.h"
 
 /* A wait without a timeout of its own ends this long after the operation should have ended itself. */
@@ -112,6 +112,12 @@ psd_status psd_wait_at(PSD_AT, psd_ctx *ctx, psd_work work, int64_t timeout_ms)
 {
     psd_op_result result;
     return wait_one(file, line, "psd_wait", ctx, work, timeout_ms, &result);
+}
+
+psd_status op_wait(const char *verb, PSD_AT, psd_ctx *ctx, psd_work work)
+{
+    psd_op_result result;
+    return wait_one(file, line, verb, ctx, work, 0, &result);
 }
 
 psd_status psd_synchronize_at(PSD_AT, psd_ctx *ctx, psd_work work, int64_t timeout_ms)

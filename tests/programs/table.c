@@ -139,6 +139,30 @@ static int must_fail(psd_status got, psd_status expected, const char *says)
     return 1;
 }
 
+static int wrong_optimizers(psd_ctx *ctx, const psd_tensor *params)
+{
+    static const struct {
+        double lr;
+        double momentum;
+        const char *says;
+    } list[] = {
+        {-1, 0, "lr is -1"},        {NAN, 0, "lr nan"},
+        {INFINITY, 0, "lr inf"},    {0.1, -0.5, "momentum is -0.5"},
+        {0.1, 1, "momentum is 1;"}, {0.1, NAN, "momentum nan"},
+    };
+    int wrong = 0;
+    for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++) {
+        psd_table table;
+        psd_table_config config;
+        psd_table_config_init(&config);
+        config.lr = list[i].lr;
+        config.momentum = list[i].momentum;
+        wrong +=
+            must_fail(psd_table_open(ctx, "w", params, PARAMS, &config, &table), PSD_ERR_INVAL, list[i].says);
+    }
+    return wrong;
+}
+
 static int kind_errors(psd_ctx *ctx, int servers)
 {
     static values v, g;
@@ -155,7 +179,18 @@ static int kind_errors(psd_ctx *ctx, int servers)
     params[1].dtype = PSD_F64;
     wrong += must_fail(psd_table_open(ctx, "w", params, PARAMS, NULL, &table), PSD_ERR_UNSUPPORTED,
                        "\"one\" is f64");
+    wrong += must_fail(psd_table_open(ctx, "w", params, PARAMS, NULL, &table), PSD_ERR_UNSUPPORTED,
+                       "tables hold f32 parameters");
     params[1].dtype = PSD_F32;
+    const char *name = params[1].name;
+    params[1].name = params[3].name;
+    wrong += must_fail(psd_table_open(ctx, "w", params, PARAMS, NULL, &table), PSD_ERR_INVAL,
+                       "two parameters are named \"matrix\"");
+    params[1].name = NULL;
+    wrong += must_fail(psd_table_open(ctx, "w", params, PARAMS, NULL, &table), PSD_ERR_INVAL,
+                       "parameter 1 has no name");
+    params[1].name = name;
+    wrong += wrong_optimizers(ctx, params);
     if (psd_table_open(ctx, "w", params, PARAMS, NULL, &table) != PSD_OK)
         return failed("open");
     wrong += must_fail(psd_table_push(ctx, table, grads, 3), PSD_ERR_INVAL, "got 3 gradients, expected 4");

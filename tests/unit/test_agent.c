@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/lib/fake_psd.h"
 #include "tests/lib/psd_test.h"
@@ -114,6 +115,36 @@ PSD_TEST(agent, names_the_address_that_nobody_answers)
     cr_assert_eq(psd_agent_join(agent, in_ms(50), &welcome, why, sizeof why), PSD_ERR_NO_COORDINATOR);
     cr_assert(strstr(why, "tcp://127.0.0.1:1") != NULL, "%s", why);
     psd_agent_stop(agent);
+}
+
+/* Its lines on stderr while it tries for 3 seconds. */
+static void read_warnings(char *out, size_t out_bytes)
+{
+    seen s = {0};
+    char why[2048] = "";
+    psd_msg_welcome welcome;
+    int ends[2], saved = dup(STDERR_FILENO);
+    cr_assert_eq(pipe(ends), 0);
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[1]);
+    psd_agent *agent = start("tcp://127.0.0.1:1", &s);
+    (void)psd_agent_join(agent, in_ms(3000), &welcome, why, sizeof why);
+    psd_agent_stop(agent);
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    ssize_t got = read(ends[0], out, out_bytes - 1);
+    out[got > 0 ? got : 0] = '\0';
+    close(ends[0]);
+}
+
+PSD_TEST(agent, says_once_that_nobody_answers_yet)
+{
+    char text[4096];
+    read_warnings(text, sizeof text);
+    const char *line =
+        strstr(text, "no answer from psd at tcp://127.0.0.1:1 yet; trying for 1 s more (is psd running?");
+    cr_assert(line != NULL, "%s", text);
+    cr_assert(strstr(line + 1, "no answer") == NULL, "%s", text);
 }
 
 PSD_TEST(agent, names_a_host_that_cannot_be_resolved)

@@ -155,8 +155,21 @@ CONTEXT_TEST(names_the_variable_that_is_wrong)
         unsetenv(wrong[i][0]);
     }
     setenv("RANK", "4", 1);
+    read_fails(NULL, "RANK is \"4\"; WORLD_SIZE is not set");
     setenv("WORLD_SIZE", "4", 1);
-    read_fails(NULL, "with a world of 4 it is 0 to 3");
+    read_fails(NULL, "RANK is \"4\"; with a world of 4 it is 0 to 3");
+}
+
+/* Half of an address is told, not ignored; unless it is not needed. */
+CONTEXT_TEST(needs_both_halves_of_the_masters_address)
+{
+    setenv("MASTER_PORT", "2222", 1);
+    read_fails(NULL, "MASTER_PORT is \"2222\"; MASTER_ADDR is not set");
+    unsetenv("MASTER_PORT");
+    setenv("MASTER_ADDR", "10.0.0.7", 1);
+    read_fails(NULL, "MASTER_ADDR is \"10.0.0.7\"; MASTER_PORT is not set");
+    setenv("PSD_COORDINATOR", "tcp://head:1", 1);
+    cr_assert_str_eq(read_ok(NULL).coordinator, "tcp://head:1");
 }
 
 CONTEXT_TEST(refuses_a_config_of_another_size)

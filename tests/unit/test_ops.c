@@ -237,7 +237,9 @@ PSD_TEST(ops, coalesced_packs_and_checks)
             "count is below 1");
     REFUSED(psd_all_reduce_coalesced(s.ctx, PSD_WORLD, tensors, 4, PSD_SUM, -1, NULL), PSD_ERR_INVAL,
             "bucket_bytes");
-    REFUSED(psd_all_reduce_coalesced(s.ctx, PSD_WORLD, tensors, 4, PSD_BOR, 0, NULL), PSD_ERR_INVAL, "bor");
+    REFUSED(psd_all_reduce_coalesced(s.ctx, PSD_WORLD, tensors, 4, PSD_BOR, 0, NULL), PSD_ERR_INVAL,
+            "psd_all_reduce_coalesced: ");
+    expect_error_text("bor");
     tensors[2].dtype = PSD_I32;
     REFUSED(psd_all_reduce_coalesced(s.ctx, PSD_WORLD, tensors, 4, PSD_SUM, 0, NULL), PSD_ERR_INVAL,
             "tensors[2] is i32");

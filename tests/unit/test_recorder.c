@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/lib/psd_test.h"
@@ -221,4 +222,37 @@ FILE_TEST(reclaims_what_dead_processes_left)
     cr_assert_eq(access(recorder.path, F_OK), 0, "a living one stays");
     psd_recorder_close(&second);
     psd_recorder_close(&recorder);
+}
+
+/* Processes that come and go at the same time: each finds or makes the default directory, none is left. */
+FILE_TEST(the_default_directory_goes_with_its_last_file)
+{
+    char path[512];
+    pid_t children[4];
+    cr_assert_eq(setenv("XDG_RUNTIME_DIR", dir, 1), 0);
+    for (int c = 0; c < 4; c++) {
+        children[c] = fork();
+        for (int i = 0; children[c] == 0 && i < 200; i++) {
+            psd_recorder recorder;
+            psd_recorder_config config = config_of((uint64_t)(i + 1));
+            config.run_dir = NULL;
+            if (psd_recorder_open(&recorder, &config) != PSD_OK || recorder.path[0] == '\0')
+                _exit(1);
+            psd_recorder_close(&recorder);
+        }
+        if (children[c] == 0)
+            _exit(0);
+    }
+    for (int c = 0; c < 4; c++) {
+        int status = 1;
+        cr_assert_eq(waitpid(children[c], &status, 0), children[c]);
+        cr_assert_eq(status, 0);
+    }
+    snprintf(path, sizeof path, "%s/psd", dir);
+    cr_assert_neq(access(path, F_OK), 0, "%s is left", path);
+    psd_recorder recorder;
+    psd_recorder_config config = config_of(1);
+    cr_assert_eq(psd_recorder_open(&recorder, &config), PSD_OK);
+    psd_recorder_close(&recorder);
+    cr_assert_eq(access(dir, F_OK), 0, "one that was named stays");
 }
