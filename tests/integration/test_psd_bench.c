@@ -28,9 +28,10 @@ static int lines_with(const char *text, const char *needle)
 
 PSD_TEST(psd_bench, every_operation_is_right)
 {
-    static const char *const operations[] = {"all_reduce", "broadcast",  "reduce",         "scatter",
-                                             "gather",     "all_gather", "reduce_scatter", "all_to_all",
-                                             "send",       "sendrecv",   "barrier"};
+    static const char *const operations[] = {
+        "all_reduce",     "broadcast",           "reduce", "scatter",  "gather",  "all_gather",
+        "reduce_scatter", "all_to_all",          "send",   "sendrecv", "barrier", "all_to_all_v",
+        "batch",          "all_reduce_coalesced"};
     for (size_t i = 0; i < sizeof operations / sizeof *operations; i++) {
         const char *arguments[] = {operations[i], "-b", "0", "-e",     "64K", "-f",
                                    "128",         "-i", "2", "--json", NULL};
@@ -52,7 +53,11 @@ PSD_TEST(psd_bench, table_has_both_forms)
     cr_assert_eq(bench(&text, "2", arguments), 0, "%s", text);
     cr_assert_not_null(strstr(text, "backend host, 2 ranks, psd memory"), "%s", text);
     cr_assert_not_null(strstr(text, "# Out of bounds values : 0 OK"), "%s", text);
-    cr_assert_not_null(strstr(text, "# Avg bus bandwidth"), "%s", text);
+    const char *average = strstr(text, "# Avg bus bandwidth    : ");
+    int decimals = 0;
+    cr_assert_not_null(average, "%s", text);
+    cr_assert_eq(sscanf(average, "# Avg bus bandwidth    : %*d.%*4[0-9]%n", &decimals), 0);
+    cr_assert(decimals > 0 && average[decimals] == '\n', "%s", text);
     cr_assert_eq(lines_with(text, " f16 "), 3, "%s", text);
     free(text);
 }
@@ -74,4 +79,14 @@ PSD_TEST(psd_bench, bad_arguments_are_usage_errors)
         cr_assert_not_null(strstr(text, "psd-bench: "), "%s", text);
         free(text);
     }
+}
+
+PSD_TEST(psd_bench, sizes_the_wrong_way_round_are_named)
+{
+    const char *argv[] = {test_path("bin/psd-bench"), "all_reduce", "-b", "1M", "-e", "4K", NULL};
+    char *text = NULL;
+    cr_assert_eq(test_run(argv, NULL, LIMIT_MS, &text), 2, "%s", text);
+    cr_assert_not_null(strstr(text, "-b '1 MiB': it is larger than -e, the largest size, which is 4 KiB"),
+                       "%s", text);
+    free(text);
 }

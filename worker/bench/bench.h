@@ -45,7 +45,8 @@ typedef struct bench_run {
     int32_t ranks;
     unsigned char *in_memory; /* max_bytes each */
     unsigned char *out_memory;
-    int64_t count; /* the c of psd.h's table */
+    int64_t *splits; /* all_to_all_v's: count for each rank */
+    int64_t count;   /* the c of psd.h's table */
     bool in_place;
     psd_tensor in; /* for this size; count 0 where this rank has none */
     psd_tensor out;

@@ -119,8 +119,13 @@ static int check_together(const bench_args *args)
 {
     if (args->op == NULL)
         return usage_error("operation", "", "missing: name one, such as all_reduce");
-    if (args->min_bytes > args->max_bytes)
-        return usage_error("-b, -e", args->op->name, "the smallest size is larger than the largest");
+    if (args->min_bytes > args->max_bytes) {
+        char least[32], most[32], expected[96];
+        psd_format_bytes(args->min_bytes, least, sizeof least);
+        psd_format_bytes(args->max_bytes, most, sizeof most);
+        snprintf(expected, sizeof expected, "it is larger than -e, the largest size, which is %s", most);
+        return usage_error("-b", least, expected);
+    }
     if (args->op->reduces && !psd_redop_allowed(args->redop, args->dtype))
         return usage_error("-o", psd_redop_name(args->redop), "not defined for this dtype");
     return 0;

@@ -3,6 +3,8 @@
 
 #include "worker/bench/bench.h"
 
+#define PARTS 16 /* tensors of all_reduce_coalesced */
+
 static psd_status run_all_reduce(bench_run *r)
 {
     return psd_all_reduce(r->ctx, PSD_WORLD, &r->in, &r->out, r->args->redop, NULL);
@@ -46,6 +48,12 @@ static psd_status run_all_to_all(bench_run *r)
     return psd_all_to_all(r->ctx, PSD_WORLD, &r->in, &r->out, NULL);
 }
 
+/* Even splits: what is moved is all_to_all's, by the call that may move uneven ones. */
+static psd_status run_all_to_all_v(bench_run *r)
+{
+    return psd_all_to_all_v(r->ctx, PSD_WORLD, &r->in, r->splits, &r->out, r->splits, NULL);
+}
+
 static psd_status run_ping_pong(bench_run *r)
 {
     psd_status status = PSD_OK;
@@ -65,6 +73,30 @@ static psd_status run_sendrecv(bench_run *r)
 {
     int32_t next = (r->rank + 1) % r->ranks, before = (r->rank + r->ranks - 1) % r->ranks;
     return psd_sendrecv(r->ctx, PSD_WORLD, &r->in, next, &r->out, before, NULL);
+}
+
+/* sendrecv's ring as a list of two. */
+static psd_status run_batch(bench_run *r)
+{
+    int32_t next = (r->rank + 1) % r->ranks, before = (r->rank + r->ranks - 1) % r->ranks;
+    psd_p2p list[2] = {{.kind = PSD_OP_SEND, .tensor = r->in, .peer = next},
+                       {.kind = PSD_OP_RECV, .tensor = r->out, .peer = before}};
+    return psd_batch(r->ctx, PSD_WORLD, list, 2, NULL);
+}
+
+/* The elements cut into PARTS tensors, as a model's gradients are. */
+static psd_status run_coalesced(bench_run *r)
+{
+    psd_tensor list[PARTS];
+    unsigned char *data = r->out.data;
+    int64_t begin = 0;
+    for (int32_t i = 0; i < PARTS; i++) {
+        int64_t end = r->count / PARTS * (i + 1) + r->count % PARTS * (i + 1) / PARTS;
+        list[i] = psd_tensor_1d(data + (size_t)begin * psd_dtype_bytes(r->out.dtype), end - begin,
+                                r->out.dtype, "bench part");
+        begin = end;
+    }
+    return psd_all_reduce_coalesced(r->ctx, PSD_WORLD, list, PARTS, r->args->redop, 0, NULL);
 }
 
 static psd_status run_barrier(bench_run *r)
@@ -177,6 +209,26 @@ static const bench_op ops[] = {
      .divisor = 1,
      .bus_factor = factor_part,
      .run = run_all_to_all},
+    {.name = "all_to_all_v",
+     .has_in = true,
+     .in_many = true,
+     .out_many = true,
+     .out_of_place = true,
+     .result_by_rank = true,
+     .source = BENCH_FROM_BLOCK,
+     .least_ranks = 1,
+     .divisor = 1,
+     .bus_factor = factor_part,
+     .run = run_all_to_all_v},
+    {.name = "all_reduce_coalesced",
+     .has_in = true,
+     .reduces = true,
+     .in_place = true,
+     .source = BENCH_FROM_ALL,
+     .least_ranks = 1,
+     .divisor = 1,
+     .bus_factor = factor_twice,
+     .run = run_coalesced},
     {.name = "send",
      .has_in = true,
      .out_of_place = true,
@@ -193,6 +245,14 @@ static const bench_op ops[] = {
      .divisor = 1,
      .bus_factor = factor_one,
      .run = run_sendrecv},
+    {.name = "batch",
+     .has_in = true,
+     .out_of_place = true,
+     .source = BENCH_FROM_BEFORE,
+     .least_ranks = 2,
+     .divisor = 1,
+     .bus_factor = factor_one,
+     .run = run_batch},
     {.name = "barrier",
      .out_of_place = true,
      .source = BENCH_FROM_NOBODY,
@@ -263,6 +323,8 @@ void bench_bind(bench_run *run)
     int64_t in_count = run->count * (op->in_many ? run->ranks : 1);
     int64_t out_count = run->count * (op->out_many ? run->ranks : 1);
     unsigned char *in = run->in_memory, *out = run->out_memory;
+    for (int32_t i = 0; i < run->ranks; i++)
+        run->splits[i] = run->count;
     if (run->in_place && op->in_many)
         out = in + block * (size_t)run->rank;
     else if (run->in_place)

@@ -119,6 +119,6 @@ void bench_report_end(const bench_run *run, double busbw_sum, int64_t measured, 
         return;
     if (run->args->check)
         printf("# Out of bounds values : %" PRId64 " %s\n", wrong, wrong == 0 ? "OK" : "FAILED");
-    printf("# Avg bus bandwidth    : %g\n", measured > 0 ? busbw_sum / (double)measured : 0);
+    printf("# Avg bus bandwidth    : %.4f\n", measured > 0 ? busbw_sum / (double)measured : 0);
     fflush(stdout);
 }

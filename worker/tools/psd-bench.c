@@ -110,6 +110,11 @@ static int bench_in_world(bench_run *run)
                     args->op->name, run->ranks, args->op->least_ranks, args->root);
         return 2;
     }
+    run->splits = calloc((size_t)run->ranks, sizeof *run->splits);
+    if (run->splits == NULL) {
+        complain(run, PSD_ERR_NOMEM);
+        return 1;
+    }
     psd_status status = get_memory(run, &in, &out);
     if (status == PSD_OK) {
         status = run_sizes(run, &sum);
@@ -119,6 +124,7 @@ static int bench_in_world(bench_run *run)
     if (status == PSD_OK)
         bench_report_end(run, sum.busbw, sum.measured, sum.wrong);
     free_memory(run, &in, &out);
+    free(run->splits);
     return status == PSD_OK && sum.wrong == 0 ? 0 : 1;
 }
 
