@@ -276,7 +276,7 @@ typedef struct psd_msg_stop {
     char text[PSD_MAX_TEXT];
 } psd_msg_stop;
 
-/* A question of psctl: `view` is status, jobs, ranks, groups, plans, ops, tables, events, version; or the
+/* A question of psctl: `view` is status, ranks, groups, plans, ops, tables, events, version; or the
  * command stop. Rows come in pages: ask again with `after` = the reply's `next` until that is 0. */
 typedef struct psd_msg_query {
     char view[24];

@@ -252,7 +252,6 @@ static void visit_version(psd_core *core, const char *job_name, page *p)
 
 static const view views[] = {
     {"status", COLUMNS(status_columns), visit_status, NULL},
-    {"jobs", COLUMNS(status_columns), visit_status, NULL},
     {"ranks", COLUMNS(ranks_columns), visit_ranks, NULL},
     {"ops", COLUMNS(ops_columns), visit_ops, NULL},
     {"events", COLUMNS(events_columns), NULL, visit_events},
@@ -322,7 +321,7 @@ void views_answer(psd_core *core, const psd_event *event)
     } else {
         reply->status = PSD_ERR_INVAL;
         (void)snprintf(reply->text, sizeof(reply->text),
-                       "there is no view %.23s: status, jobs, ranks, groups, plans, ops, tables, events, "
+                       "there is no view %.23s: status, ranks, groups, plans, ops, tables, events, "
                        "version, or the command stop",
                        query->view);
     }
