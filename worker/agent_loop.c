@@ -68,6 +68,12 @@ static void trim_outbox(psd_agent *agent, psd_time_ns now)
     }
 }
 
+/* Refused, or it has taken its leave: psd does not know this worker any more, and must not be asked to. */
+static bool is_out(const psd_agent *agent)
+{
+    return agent->state == AGENT_OUT || agent->bye_acked;
+}
+
 /* Sends what waits, in order. BYE goes out even unsynced: it is how a worker that was never welcome takes its
  * HELLO back. */
 static void flush_outbox(psd_agent *agent, psd_time_ns now)
@@ -77,7 +83,7 @@ static void flush_outbox(psd_agent *agent, psd_time_ns now)
     for (agent_out *entry = agent->outbox; entry != NULL && agent->unsent > 0 && !full; entry = entry->next) {
         if (entry->sent || !(agent->synced || entry->type == PSD_MSG_BYE))
             continue;
-        full = !send_frame(agent, &entry->frame);
+        full = agent->bye_acked || !send_frame(agent, &entry->frame);
         if (!full) {
             entry->sent = true;
             agent->unsent--;
@@ -169,7 +175,7 @@ static void on_waiting(psd_agent *agent, const psd_msg_waiting *waiting, psd_tim
 
 static void on_resync(psd_agent *agent, psd_time_ns now)
 {
-    if (agent->state == AGENT_OUT)
+    if (is_out(agent))
         return;
     agent->synced = false;
     psd_time_ns earliest = agent->hello_sent + AGENT_HELLO_LEAST;
@@ -369,7 +375,7 @@ static void receive(psd_agent *agent, psd_time_ns now)
 
 static void run_timers(psd_agent *agent, psd_time_ns now)
 {
-    if (agent->state == AGENT_OUT)
+    if (is_out(agent))
         return;
     if (!agent->synced && now >= agent->hello_due)
         send_hello(agent, now);
@@ -392,7 +398,7 @@ static void look_at_connection(psd_agent *agent)
 static long next_timeout_ms(const psd_agent *agent, psd_time_ns now)
 {
     psd_time_ns due = agent->synced ? agent->heartbeat_due : agent->hello_due;
-    if (agent->state == AGENT_OUT)
+    if (is_out(agent))
         due = now + PSD_NS_PER_S;
     else if (agent->blocked && due < now + AGENT_HELLO_EVERY)
         due = now + AGENT_HELLO_EVERY; /* or once there is room */

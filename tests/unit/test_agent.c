@@ -519,6 +519,31 @@ PSD_TEST(agent, a_stop_ends_waits)
     fake_psd_stop(psd);
 }
 
+/* A link may break, and so a group, after psd has acknowledged the leave. */
+PSD_TEST(agent, says_nothing_once_it_has_left)
+{
+    seen s = {0};
+    char why[2048] = "";
+    psd_msg_box *box = NULL;
+    psd_msg bye = {.type = PSD_MSG_BYE};
+    psd_msg resync = {.type = PSD_MSG_RESYNC};
+    psd_msg stop = {.type = PSD_MSG_STOP};
+    fake_psd *psd = fake_psd_start(NULL, NULL);
+    psd_agent *agent = join(psd, &s);
+    cr_assert_eq(psd_agent_call(agent, &bye, in_ms(10000), &box, why, sizeof why), PSD_OK, "%s", why);
+    psd_msg_box_free(box);
+    cr_assert_eq(close_group(agent, 9), PSD_OK);
+    fake_psd_send(psd, &resync);
+    fake_psd_send(psd, &stop); /* once it has been read, so has the RESYNC */
+    box = NULL;
+    cr_assert_eq(psd_agent_take(agent, PSD_MSG_TABLE_ASSIGN, 0, in_ms(10000), &box, why, sizeof why),
+                 PSD_ERR_STOPPED);
+    psd_agent_stop(agent);
+    cr_assert_eq(fake_psd_count(psd, PSD_MSG_GROUP_CLOSE), 0);
+    cr_assert_eq(fake_psd_count(psd, PSD_MSG_HELLO), 1);
+    fake_psd_stop(psd);
+}
+
 PSD_TEST(agent, makes_a_token_when_asked)
 {
     seen s = {0};
