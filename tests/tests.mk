@@ -121,6 +121,10 @@ fuzz: ## fuzz the wire and the core, FUZZ_SECONDS each
 bench: all $(BENCHES) ## measure: tables with the machine's own limits beside
 	@tests/bench/run.sh $(BUILD)
 
+.PHONY: bench-hosts
+bench-hosts: all $(HOSTS) ## measure between two hosts beside a plain TCP stream; needs root
+	@tests/hosts/bench.sh $(BUILD)
+
 .PHONY: soak
 soak: tests-build ## tests over and over for SOAK_MINUTES (default 30), fuzzers for longer
 	@tests/soak.sh $(BUILD) $(or $(SOAK_MINUTES),30)

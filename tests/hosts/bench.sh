@@ -1,0 +1,55 @@
+#!/bin/bash
+# psd between two hosts beside one plain TCP stream over the same cable, in interleaved rounds; medians.
+#   tests/hosts/bench.sh BUILD
+# Measures and prints; fails only when something does not run. ROUNDS (default 7), BYTES (default 67108864).
+if [ -z "${PSD_BENCH_INSIDE-}" ]; then
+    PSD_BUILD=$(realpath "${1:-build}")
+    export PSD_BUILD PSD_BENCH_INSIDE=1
+    exec "$(dirname "$(realpath "$0")")/sandbox.sh" "$(realpath "$0")"
+fi
+# shellcheck source=tests/hosts/check.sh
+. "$(dirname "$0")/check.sh"
+
+rounds=${ROUNDS:-7}
+bytes=${BYTES:-67108864}
+stream=$PSD_BUILD/tests/hosts/stream
+
+plain() { # BUFFER_BYTES: microseconds of one transfer
+    on_host h2
+    "${on[@]}" "$stream" listen 6000 "$bytes" "$1" 5 > "$work/listener" &
+    wait_for 5 grep -q listening "$work/listener" || return 1
+    on_host h1
+    "${on[@]}" "$stream" 10.77.0.2 6000 "$bytes" "$1" 5 && wait $!
+}
+
+with_psd() { # HOSTS OPERATION OPTIONS: the same
+    local hosts=$1
+    shift
+    on_host h1
+    "${on[@]}" "$bin/psrun" --timeout 60s --hosts "$hosts" --rsh "$rsh_template" --no-prefix -n 2 -- \
+        "$bin/psd-bench" "$@" -b "$bytes" -e "$bytes" --json -c 0 -w 1 -i 5 2> "$work/psd-bench" |
+        sed -nE 's/.*"time_us":([0-9.]+).*/\1/p' | grep .
+}
+
+median() { sort -n | awk '{v[NR] = $1} END {print v[int((NR + 1) / 2)]}'; }
+
+row() { # NAME FILE MICROSECONDS_OF_PLAIN
+    awk -v name="$1" -v us="$(median < "$2")" -v plain="$3" -v bytes="$bytes" \
+        'BEGIN {printf "%-44s %9.0f us %7.2f GB/s  %5.2f\n", name, us, bytes / us / 1000, plain / us}'
+}
+
+hosts_up 2 && start_psd h1 || exit 1
+for ((i = 0; i < rounds; i++)); do
+    { plain "$bytes" >> "$work/plain" && plain 262144 >> "$work/plain_reused" &&
+        with_psd h1,h2 send >> "$work/send" && with_psd h1,h2 send --buffer psd >> "$work/send_psd" &&
+        with_psd h1,h2 all_reduce >> "$work/all_reduce"; } ||
+        { echo "bench.sh: a run failed:"; cat "$work/psd-bench" "$work/listener"; exit 1; }
+done
+reference=$(median < "$work/plain")
+echo "one transfer of $bytes bytes between two hosts, veth, medians of $rounds interleaved rounds"
+printf '%-44s %9s    %7s       %5s\n' '' time rate ratio
+row 'one TCP stream, buffers of this size' "$work/plain" "$reference"
+row 'one TCP stream, 256 KiB again and again' "$work/plain_reused" "$reference"
+row 'psd send' "$work/send" "$reference"
+row 'psd send, psd_tensor_alloc' "$work/send_psd" "$reference"
+row 'psd all_reduce' "$work/all_reduce" "$reference"
