@@ -142,14 +142,18 @@ demo: deps ## install what is missing, build, train on the host backend
 	@deploy/demo.sh $(BUILD)
 
 .PHONY: install
-install: all ## install programs, library, headers and man pages under PREFIX
+install: all ## install programs, library, headers, psd.pc and man pages under PREFIX
 	$(Q)install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include
 	$(Q)install -m 755 $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
 	$(Q)install -m 755 $(WORKER_SO) $(DESTDIR)$(PREFIX)/lib
 	$(Q)ln -sf libpsd.so.$(ABI) $(DESTDIR)$(PREFIX)/lib/libpsd.so
 	$(Q)install -m 644 worker/psd.h common/psd_types.h $(DESTDIR)$(PREFIX)/include
-	$(Q)install -d $(DESTDIR)$(PREFIX)/share/man/man1
+	$(Q)install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	$(Q)sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' deploy/psd.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/psd.pc
+	$(Q)install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man7
 	$(Q)install -m 644 $(wildcard deploy/man/*.1) $(DESTDIR)$(PREFIX)/share/man/man1
+	$(Q)install -m 644 $(wildcard deploy/man/*.7) $(DESTDIR)$(PREFIX)/share/man/man7
+	$(Q)deploy/ldconfig.sh '$(DESTDIR)' '$(PREFIX)/lib'
 
 .PHONY: clean
 clean: ## remove what was built

@@ -41,6 +41,7 @@ tests-build: all $(UNIT) $(INTEGRATION) $(TEST_PROGRAMS) $(PSIM) $(CONFORMANCE)
 .PHONY: test
 test: deps ## install what is missing, build, run all tests
 	@$(MAKE) --no-print-directory tests-build
+	@$(MAKE) --no-print-directory check-docs
 	@tests/run.sh $(BUILD) unit sim integration conformance
 
 .PHONY: unit sim integration conformance
@@ -62,7 +63,7 @@ hosts: ## tests on several hosts (network namespaces) and under Slurm; needs roo
 .PHONY: check
 check: ## sanitizers, valgrind, purity, headers, generated code, lint
 	@deploy/install-deps.sh --check
-	@$(MAKE) --no-print-directory check-pure check-headers check-gen lint
+	@$(MAKE) --no-print-directory check-pure check-headers check-gen check-docs lint
 	@$(MAKE) --no-print-directory check-address check-thread check-valgrind
 
 .PHONY: check-address
@@ -92,6 +93,10 @@ check-headers: ## every header compiles alone; psd.h also as C++
 .PHONY: check-gen
 check-gen: ## proto/gen is what protoc-c makes of psd.proto
 	@tests/check-gen.sh
+
+.PHONY: check-docs
+check-docs: ## psd-environment(7) has the variables that the sources name
+	@tests/check-docs.sh
 
 .PHONY: lint
 lint: ## clang-format, clang-tidy, cppcheck

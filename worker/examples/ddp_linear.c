@@ -5,6 +5,8 @@
  *
  *     psrun --standalone -n 2 -- ddp_linear
  */
+#define _POSIX_C_SOURCE 200809L /* clock_gettime */
+
 #include <psd.h>
 #include <stdio.h>
 #include <stdlib.h>
