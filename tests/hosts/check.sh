@@ -5,7 +5,7 @@
 here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 work=/run/psd-hosts # goes with the sandbox
 mkdir -p "$work"
-export PSD_RUN_DIR=$work
+unset PSD_RUN_DIR XDG_RUNTIME_DIR # ranks that are killed leave records: in the /dev/shm of their host
 # shellcheck source=tests/hosts/net.sh
 . "$here/net.sh"
 

@@ -97,13 +97,13 @@ test_stranger() {
 
 # Every operation, dtype and mistake, one rank on each host and two ranks on each of two hosts.
 test_conformance() {
-    local hosts
+    local where
     start_psd h5 || return 1
     on_host h5
-    for hosts in h1,h2,h3,h4 h1,h2; do
-        "${on[@]}" "$bin/psrun" --job "on-${hosts//,/-}" -n 4 --timeout 100s --hosts "$hosts" --rsh "$rsh_template" \
+    for where in h1,h2,h3,h4 h1,h2; do
+        "${on[@]}" "$bin/psrun" --job "on-${where//,/-}" -n 4 --timeout 100s --hosts "$where" --rsh "$rsh_template" \
             --no-prefix -- "$PSD_BUILD/tests/conformance/conformance" --quick --cells "$here/../conformance/cells.txt" \
-            > "$work/psrun" 2>&1 || fail "the suite failed on $hosts" || return 1
+            > "$work/psrun" 2>&1 || fail "the suite failed on $where" || return 1
         says psrun '^[0-9]{5} passed, 0 failed' || return 1
     done
 }

@@ -54,19 +54,21 @@ test_cut_link() {
     for r in 0 1 2 3; do said_within 20 rank$r 'pairs run' || return 1; done
     # Both ranks of the pair are at work: some data have come.
     wait_for 10 rx_bytes_over 3 20000000 || fail "nothing moves between the hosts" || return 1
-    cut_at=$SECONDS
+    cut_at=${EPOCHREALTIME/./}
     lose cut 2 3 || return 1
     for r in 1 2; do
         said_within $((lease + 3)) rank$r 'pair 1,2 failed: .*the link broke: TCP, 10\.77\.0\.[23]:[0-9]+ \(eth0\) to 10\.77\.0\.[23]:[0-9]+' || return 1
     done
-    echo "  noticed after $((SECONDS - cut_at)) s"
+    echo "  noticed after $(((${EPOCHREALTIME/./} - cut_at) / 1000)) ms"
     ranks_end 20 0 || return 1
+    for r in 0 1 2 3; do silent rank$r 'no longer admits' || return 1; done
     says rank1 'pair 0,1 went on: [0-9]+ rounds right' && says rank2 'pair 2,3 went on: [0-9]+ rounds right' &&
         says rank0 'pair 3,0 went on: [0-9]+ rounds right'
 }
 
 rx_bytes_over() { # I BYTES
-    [ "$(nsenter "--net=/run/netns/h$1" sed -nE 's/^ *eth0: *([0-9]+) .*/\1/p' /proc/self/net/dev)" -gt "$2" ]
+    on_host "h$1"
+    [ "$("${on[@]}" sed -nE 's/^ *eth0: *([0-9]+) .*/\1/p' /proc/self/net/dev)" -gt "$2" ]
 }
 
 # A host that psd does not hear any more is lost, and named to the others; when it is back it is told so.

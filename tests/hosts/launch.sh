@@ -65,7 +65,7 @@ test_no_such_host() {
     on_host h5
     "${on[@]}" "$bin/psrun" --hosts h1,h9 --rsh "$rsh_template" -n 2 -- "$ranks" linger > "$work/psrun" 2>&1 &
     psrun_pid=$!
-    psrun_ends 20 1 && says psrun '/run/netns/h9' && says psrun 'rank 1 \(.* on h9\) exited with status 1' && nothing_left ranks
+    psrun_ends 20 1 && says psrun '/run/hosts/h9' && says psrun 'rank 1 \(.* on h9\) exited with status 1' && nothing_left ranks
 }
 
 # A parameter server on two hosts, trainers on the other two.

@@ -1,10 +1,12 @@
-# Several hosts on one machine: network and UTS namespaces around one switch. To be sourced inside sandbox.sh.
+# Several hosts on one machine, around one switch: network, UTS, IPC and mount namespaces, so that a host has a
+# name and a /dev/shm of its own. To be sourced inside sandbox.sh.
 #
 # Host I is called hI and has the addresses 10.77.0.I and fd77::I on its interface eth0; pI is its port of
-# the switch. Names are in /etc/hosts, of which the sandbox's mount namespace has its own.
+# the switch. All hosts have the same /etc/hosts, with these names.
 # shellcheck shell=bash
 
 switch=sw # the namespace with the bridge
+hosts=/run/hosts # hosts/hI: the namespaces of hI
 
 in_switch() { nsenter --net=/run/netns/$switch "$@"; }
 
@@ -19,19 +21,25 @@ plug_in() { # I
         ip -n "h$1" address add "fd77::$1/64" dev eth0 nodad
 }
 
+# A process that keeps the namespaces of host I.
+boot() { # I
+    # shellcheck disable=SC2016 # the inner shell expands it
+    unshare --net --uts --ipc --mount --propagation private sh -c '
+        hostname "$1" && mount -t tmpfs -o mode=1777 tmpfs /dev/shm && ip link set lo up && : > "$2" && exec sleep infinity
+    ' sh "h$1" "$work/h$1-is-up" &
+    ln -s "/proc/$!/ns" "$hosts/h$1"
+    wait_for 5 test -e "$work/h$1-is-up" && ip netns attach "h$1" $!
+}
+
 # Hosts h1 to hN.
 hosts_up() { # N
     local i
+    mkdir -p "$hosts" && cp /etc/hosts "$work/hosts" && mount --bind "$work/hosts" /etc/hosts || return 1
     ip netns add $switch && ip -n $switch link add br0 type bridge && ip -n $switch link set br0 up || return 1
-    cp /etc/hosts "$work/hosts"
     for ((i = 1; i <= $1; i++)); do
-        ip netns add "h$i" && ip -n "h$i" link set lo up || return 1
-        : > "/run/uts/h$i"
-        unshare --uts="/run/uts/h$i" hostname "h$i" || return 1
-        ip -n "h$i" link add eth0 type veth peer name "p$i" netns $switch && plug_in "$i" || return 1
+        boot "$i" && ip -n "h$i" link add eth0 type veth peer name "p$i" netns $switch && plug_in "$i" || return 1
         printf '10.77.0.%d h%d\nfd77::%d h%d\n' "$i" "$i" "$i" "$i" >> "$work/hosts"
     done
-    mount --bind "$work/hosts" /etc/hosts || return 1
     in_switch nft -f - <<'RULES'
 table bridge faults {
     set cut { type ifname . ifname; }
@@ -47,11 +55,12 @@ RULES
 
 # What runs a command on a host, as words: "${on[@]}" COMMAND & gives the PID of COMMAND itself.
 on_host() { # hI
-    on=(nsenter "--net=/run/netns/$1" "--uts=/run/uts/$1")
+    on=(nsenter "--net=$hosts/$1/net" "--uts=$hosts/$1/uts" "--ipc=$hosts/$1/ipc" "--mount=$hosts/$1/mnt")
 }
 
 # The same as a template for psrun --rsh.
-rsh_template='nsenter --net=/run/netns/{host} --uts=/run/uts/{host} sh -c {command}'
+on_host '{host}'
+rsh_template="${on[*]} sh -c {command}"
 
 # Loses what goes between hosts A and B, both ways, silently. "cut": everything; "blocked": new TCP
 # connections, as a firewall does.
@@ -72,10 +81,9 @@ replace_cable() { # I DELAY_US LOSS_PERCENT
     wait_for 5 grep -q '^up' "$work/cable" && plug_in "$1"
 }
 
-# From now on the hosts speak IPv6 only.
+# From now on the hosts speak IPv6 only. The file is written in place: it is mounted.
 drop_ipv4() { # N
-    local i
+    local i names
     for ((i = 1; i <= $1; i++)); do ip -n "h$i" -4 address flush dev eth0 || return 1; done
-    sed -i '/^10\.77\./d' "$work/hosts.v6" 2>/dev/null
-    grep -v '^10\.77\.' "$work/hosts" > "$work/hosts.v6" && umount /etc/hosts && mount --bind "$work/hosts.v6" /etc/hosts
+    names=$(grep -v '^10\.77\.' "$work/hosts") && echo "$names" > "$work/hosts"
 }

@@ -11,7 +11,7 @@ set -u
 # AI_ADDRCONFIG finds no IPv4 name where 127.0.0.1 is the only address.
 # shellcheck disable=SC2016 # the inner shell expands it
 inside='
-    mount -t tmpfs -o mode=0755 tmpfs /run && mkdir -p /run/netns /run/uts /run/lock || exit 1
+    mount -t tmpfs -o mode=0755 tmpfs /run && mkdir -p /run/netns /run/lock || exit 1
     ip link set lo up && ip address add 127.0.0.2/8 dev lo || exit 1
     env --default-signal=INT,QUIT -- "$@"
     exit'
