@@ -22,7 +22,7 @@ typedef struct psd_outbox {
     psd_wire_buffer buffer; /* for encoding */
 } psd_outbox;
 
-/* Encodes a message to this connection. PSD_ERR_NOMEM, or what psd_wire_encode says; nothing is added then. */
+/* Encodes a message to one connection. PSD_ERR_NOMEM, or what psd_wire_encode says: nothing is added then. */
 psd_status psd_outbox_put(psd_outbox *outbox, psd_peer peer, const psd_msg *msg);
 /* So much is waiting that the turn should end and send it. */
 bool psd_outbox_is_large(const psd_outbox *outbox);

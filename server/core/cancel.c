@@ -1,5 +1,5 @@
-/* Requests that wait for other ranks, given up by one that asked. It cannot be complete any more, so all who asked are
- * answered, with who has not. */
+/* Requests that wait for other ranks, given up by one that asked. It cannot be complete any more, so all who
+ * asked are answered, with who has not. */
 #include "server/core/state.h"
 
 /* "rank 3 has not asked", "rank 3 and 2 more have not asked": the first of those whose request is 0. */
