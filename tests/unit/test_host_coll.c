@@ -276,3 +276,41 @@ PSD_TEST(host_coll, a_rank_may_be_many_collectives_ahead)
     host_ranks all = {.size = 4, .transport = "shm", .eager_limit = 0, .body = staggered};
     cr_assert_eq(host_ranks_run(&all), 0);
 }
+
+/* Between two ranks the input of a large reduction is reduced where it lies in the ring: in pieces that end
+ * within an element, once an odd number of bytes has gone through the ring, and that go around its end. */
+static void reduce_in_pieces(host_rank *r)
+{
+    enum { N = 300001 };
+    double *in = malloc(2 * N * sizeof(*in));
+    double *out = malloc(N * sizeof(*out));
+    for (int64_t i = 0; i < 2 * N; i++)
+        in[i] = value(r->rank, i) + 0.5;
+    for (uint8_t turn = 0; turn < 12; turn++) {
+        static const psd_op_kind kinds[3] = {PSD_OP_ALL_REDUCE, PSD_OP_REDUCE_SCATTER, PSD_OP_REDUCE};
+        psd_op_kind kind = kinds[turn % 3];
+        uint8_t bytes[8] = {0};
+        psd_op shift = host_op(PSD_OP_BROADCAST, PSD_U8, 1 + turn % 7, NULL, bytes);
+        shift.root = turn % 2;
+        HOST_CHECK(r, host_run(r, &shift, NULL) == PSD_OK);
+        psd_op op = host_op(kind, PSD_F64, N, in, out);
+        op.redop = PSD_SUM;
+        op.root = kind == PSD_OP_REDUCE ? turn % 2 : -1;
+        HOST_CHECK(r, host_run(r, &op, NULL) == PSD_OK);
+        int64_t from = kind == PSD_OP_REDUCE_SCATTER ? (int64_t)r->rank * N : 0;
+        int64_t wrong = 0;
+        for (int64_t i = 0; i < N && (kind != PSD_OP_REDUCE || op.root == r->rank); i++)
+            wrong += out[i] != value(0, from + i) + value(1, from + i) + 1.0;
+        HOST_CHECK(r, wrong == 0);
+    }
+    free(in);
+    free(out);
+}
+
+PSD_TEST(host_coll, reductions_between_two_ranks_in_pieces_of_any_length)
+{
+    host_ranks all = {.size = 2, .transport = "shm", .eager_limit = 65536, .body = reduce_in_pieces};
+    cr_assert_eq(host_ranks_run(&all), 0);
+    all.transport = "tcp";
+    cr_assert_eq(host_ranks_run(&all), 0);
+}

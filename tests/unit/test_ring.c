@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "tests/lib/psd_test.h"
-#include "worker/backend/host/copy.h"
 #include "worker/backend/host/ring.h"
 
 #define SIZE 4096
@@ -111,20 +110,34 @@ PSD_TEST(ring, impossible_head)
     }
 }
 
-PSD_TEST(ring, copy_of_any_alignment)
+PSD_TEST(ring, peek_gives_pieces_up_to_the_end_and_take_makes_room)
 {
-    unsigned char *from = malloc(1000);
-    unsigned char *to = malloc(1000);
-    for (size_t i = 0; i < 1000; i++)
-        from[i] = (unsigned char)(i ^ i >> 8);
-    for (size_t at = 0; at < 70; at++)
-        for (size_t bytes = 0; bytes < 300; bytes += 1 + bytes / 7) {
-            memset(to, 0xee, 1000);
-            copy_beyond_cache(to + at, from + at / 2, bytes);
-            cr_assert_eq(memcmp(to + at, from + at / 2, bytes), 0);
-            cr_assert(at == 0 || to[at - 1] == 0xee);
-            cr_assert_eq(to[at + bytes], 0xee);
-        }
-    free(from);
-    free(to);
+    fixture f;
+    unsigned char in[SIZE];
+    size_t bytes = 1;
+    setup(&f);
+    for (size_t i = 0; i < SIZE; i++)
+        in[i] = (unsigned char)(i * 7);
+    (void)ring_peek(&f.r, &bytes);
+    cr_assert_eq(bytes, 0);
+    cr_assert_eq(put(&f, in, 1000), 1000);
+    cr_assert_eq(ring_read(&f.r, in, 1000), 1000);
+    cr_assert_eq(put(&f, in, SIZE), SIZE);
+    const unsigned char *at = ring_peek(&f.r, &bytes);
+    cr_assert_eq(bytes, SIZE - 1000);
+    cr_assert_eq(memcmp(at, in, bytes), 0);
+    cr_assert_eq(put(&f, in, 1), 0);
+    ring_take(&f.r, 10);
+    cr_assert_eq(put(&f, in, SIZE), 10);
+    at = ring_peek(&f.r, &bytes);
+    cr_assert_eq(bytes, SIZE - 1010);
+    ring_take(&f.r, bytes);
+    at = ring_peek(&f.r, &bytes);
+    cr_assert_eq(bytes, 1000, "what came since is seen when this is gone");
+    cr_assert_eq(memcmp(at, in + SIZE - 1000, 1000), 0);
+    f.shared.tail = f.r.head + bytes + SIZE + 1;
+    ring_take(&f.r, bytes);
+    (void)ring_peek(&f.r, &bytes);
+    cr_assert_eq(bytes, 0);
+    cr_assert(f.r.corrupt);
 }

@@ -4,18 +4,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SMALLEST 64u
+#define SMALLEST  64u
+#define SIZE_BITS (8 * (unsigned)sizeof(unsigned long))
 
 /* The class of a size, and the bytes of its blocks; BLOCKS_CLASSES for sizes above the largest class. */
 static unsigned class_of(size_t bytes, size_t *block_bytes)
 {
-    unsigned class = 0;
-    size_t size = SMALLEST;
-    while (size < bytes && class < BLOCKS_CLASSES) {
-        size <<= 1;
-        class ++;
+    if (bytes <= SMALLEST) {
+        *block_bytes = SMALLEST;
+        return 0;
     }
-    *block_bytes = class < BLOCKS_CLASSES ? size : bytes;
+    unsigned class = SIZE_BITS - (unsigned)__builtin_clzl((bytes - 1) / SMALLEST);
+    if (class >= BLOCKS_CLASSES) {
+        *block_bytes = bytes;
+        return BLOCKS_CLASSES;
+    }
+    *block_bytes = (size_t)SMALLEST << class;
     return class;
 }
 

@@ -1,5 +1,6 @@
 /* Collectives as rounds: the choice of the schedule, of the chunk and of the scratch. */
 #include "worker/backend/host/coll_schedule.h"
+#include "worker/backend/host/reduce.h"
 
 /* The incoming pieces of one chunk, all ranks together, should stay in a core's second-level cache. */
 #define CACHE_BYTES     ((size_t)512 << 10)
@@ -58,7 +59,8 @@ static size_t longest_piece(const coll_schedule *schedule, const psd_op *op, int
         parts = (size_t)size;
     else if (schedule == &coll_broadcast_chunked)
         parts = (size_t)size - 1;
-    return ((size_t)op->count + parts - 1) / parts * psd_dtype_bytes(op->dtype);
+    return parts == 1 ? count_bytes(op)
+                      : ((size_t)op->count + parts - 1) / parts * psd_dtype_bytes(op->dtype);
 }
 
 /* Depends on nothing but the operation and the size, so that all ranks choose the same. A multiple of every
@@ -67,10 +69,12 @@ static size_t choose_chunk(const coll_schedule *schedule, const psd_op *op, int3
 {
     if (op->kind == PSD_OP_BARRIER)
         return 0;
+    size_t piece = longest_piece(schedule, op, size);
+    if (piece <= CHUNK_MIN_BYTES)
+        return piece == 0 ? LINE_BYTES : piece;
     size_t limit = CACHE_BYTES / (size_t)(size - 1) & ~(LINE_BYTES - 1);
     limit = limit < CHUNK_MIN_BYTES ? CHUNK_MIN_BYTES : limit > CHUNK_MAX_BYTES ? CHUNK_MAX_BYTES : limit;
-    size_t piece = longest_piece(schedule, op, size);
-    return piece == 0 ? LINE_BYTES : piece < limit ? piece : limit;
+    return piece < limit ? piece : limit;
 }
 
 static bool reduces(psd_op_kind kind)
@@ -122,18 +126,20 @@ static void copy_alone(const psd_op *op)
 void coll_begin(coll *c, const psd_op *op, int32_t rank, int32_t size, void *scratch)
 {
     uintptr_t aligned = ((uintptr_t)scratch + LINE_BYTES - 1) & ~(uintptr_t)(LINE_BYTES - 1);
-    coll begun = {.op = *op, .rank = rank, .size = size};
-    if (size <= 1) {
-        copy_alone(op);
+    c->op = *op;
+    c->rank = rank;
+    c->size = size;
+    c->rounds = 0;
+    c->chunk = 0;
+    c->is_combined = false;
+    c->schedule = size > 1 ? choose(op, size) : NULL;
+    c->scratch = scratch == NULL ? NULL : (unsigned char *)scratch + (aligned - (uintptr_t)scratch);
+    if (c->schedule != NULL) {
+        c->chunk = choose_chunk(c->schedule, op, size);
+        c->rounds = c->schedule->rounds(c);
     } else {
-        begun.schedule = choose(op, size);
-        begun.scratch = scratch == NULL ? NULL : (unsigned char *)scratch + (aligned - (uintptr_t)scratch);
-        if (begun.schedule != NULL) {
-            begun.chunk = choose_chunk(begun.schedule, op, size);
-            begun.rounds = begun.schedule->rounds(&begun);
-        }
+        copy_alone(op);
     }
-    *c = begun;
 }
 
 bool coll_round(coll *c, uint32_t round, coll_messages *out)
@@ -141,8 +147,19 @@ bool coll_round(coll *c, uint32_t round, coll_messages *out)
     if (round >= c->rounds)
         return false;
     out->count = 0;
+    c->is_combined = false;
     c->schedule->messages(c, round, out);
     return true;
+}
+
+void coll_combine(coll *c, uint32_t round, size_t at, const void *theirs, size_t bytes)
+{
+    coll_target target = c->schedule->target(c, round);
+    const void *own = coll_const_at(target.own, at);
+    const void *inputs[2] = {c->rank == 0 ? own : theirs, c->rank == 0 ? theirs : own};
+    c->is_combined = true;
+    reduce_n(c->op.dtype, c->op.redop, coll_at(target.result, at), inputs, 2,
+             bytes / psd_dtype_bytes(c->op.dtype));
 }
 
 void coll_finish(coll *c, uint32_t round)

@@ -23,6 +23,7 @@ typedef struct coll_message {
     int32_t peer; /* group rank, never oneself */
     void *data;   /* read only when sending */
     size_t bytes;
+    bool may_combine; /* a receive: its bytes may go to coll_combine() instead of `data` */
 } coll_message;
 
 typedef struct coll_messages {
@@ -39,6 +40,7 @@ typedef struct coll {
     uint32_t rounds;
     size_t chunk; /* bytes of each rank's piece that one round handles; 0 where a round moves whole pieces */
     unsigned char *scratch;
+    bool is_combined; /* the message of this round that may be, was */
 } coll;
 
 /* Most messages in one round, and bytes of scratch, that any collective of this size of group may need
@@ -50,6 +52,9 @@ void coll_begin(coll *c, const psd_op *op, int32_t rank, int32_t size, void *scr
 /* Writes the messages of round `round`; false once all rounds are done. With size 1 there are only local
  * copies. */
 bool coll_round(coll *c, uint32_t round, coll_messages *out);
+/* Reduces bytes of this round's message with may_combine, whole elements in order, straight from where they
+ * came in, which may be shared with the sender. Once begun, all of the message comes this way. */
+void coll_combine(coll *c, uint32_t round, size_t at, const void *theirs, size_t bytes);
 /* Local work (reductions, copies of this rank's own block) after the round's messages are complete. */
 void coll_finish(coll *c, uint32_t round);
 

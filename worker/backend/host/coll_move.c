@@ -63,8 +63,8 @@ static void gather_finish(const coll *c, uint32_t round)
         own_block_to_out(c);
 }
 
-const coll_schedule coll_scatter_flat = {one_round, scatter_messages, scatter_finish};
-const coll_schedule coll_gather_flat = {one_round, gather_messages, gather_finish};
+const coll_schedule coll_scatter_flat = {one_round, scatter_messages, scatter_finish, NULL};
+const coll_schedule coll_gather_flat = {one_round, gather_messages, gather_finish, NULL};
 
 /* Pairwise: at distance d a rank sends to the d-th after it and receives from the d-th before it, so no rank
  * is every other's target at once. A round takes COLL_WINDOW distances. */
@@ -100,7 +100,8 @@ static void all_gather_finish(const coll *c, uint32_t round)
         own_block_to_out(c);
 }
 
-const coll_schedule coll_all_gather_pairwise = {pairwise_rounds, all_gather_messages, all_gather_finish};
+const coll_schedule coll_all_gather_pairwise = {pairwise_rounds, all_gather_messages, all_gather_finish,
+                                                NULL};
 
 /* The block that belongs to a rank on one side of an all_to_all, even or by splits. */
 static coll_span rank_block(const coll *c, const int64_t *splits, int32_t rank)
@@ -137,7 +138,8 @@ static void all_to_all_finish(const coll *c, uint32_t round)
               own.bytes < to.bytes ? own.bytes : to.bytes);
 }
 
-const coll_schedule coll_all_to_all_pairwise = {pairwise_rounds, all_to_all_messages, all_to_all_finish};
+const coll_schedule coll_all_to_all_pairwise = {pairwise_rounds, all_to_all_messages, all_to_all_finish,
+                                                NULL};
 
 /* Dissemination barrier (Hensgen, Finkel, Manber 1988): after round k a rank has heard, directly or not, of
  * the 2^(k+1) ranks up to and including itself. */
@@ -157,4 +159,4 @@ static void barrier_messages(const coll *c, uint32_t round, coll_messages *out)
     coll_recv(out, coll_before(c, distance), NULL, 0);
 }
 
-const coll_schedule coll_barrier_dissemination = {barrier_rounds, barrier_messages, NULL};
+const coll_schedule coll_barrier_dissemination = {barrier_rounds, barrier_messages, NULL, NULL};

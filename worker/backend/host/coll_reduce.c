@@ -67,8 +67,8 @@ static void reduce_flat_messages(const coll *c, uint32_t round, coll_messages *o
     }
 }
 
-const coll_schedule coll_all_reduce_small = {one_round, all_reduce_small_messages, small_finish};
-const coll_schedule coll_reduce_flat = {one_round, reduce_flat_messages, small_finish};
+const coll_schedule coll_all_reduce_small = {one_round, all_reduce_small_messages, small_finish, NULL};
+const coll_schedule coll_reduce_flat = {one_round, reduce_flat_messages, small_finish, NULL};
 
 /* Large: rank i owns piece i. Round k exchanges chunk k of the inputs and passes on the reduced chunk k - 1,
  * whose inputs have all left by then: so the result may overwrite them. */
@@ -95,14 +95,21 @@ static void exchange_chunk(const coll *c, uint32_t k, coll_messages *out)
         int32_t to = coll_after(c, d), from = coll_before(c, d);
         coll_span theirs = owned(c, to, k);
         coll_send(out, to, coll_const_at(c->op.in, theirs.at), theirs.bytes);
-        coll_recv(out, from, peer_slot(c, from), mine);
+        coll_recv_input(c, out, from, peer_slot(c, from), mine);
     }
+}
+
+static coll_target exchange_target(const coll *c, uint32_t round)
+{
+    coll_span mine = owned(c, c->rank, round);
+    coll_target target = {result_at(c, mine.at), coll_const_at(c->op.in, mine.at)};
+    return target;
 }
 
 static void reduce_chunk(const coll *c, uint32_t k)
 {
-    coll_span mine = owned(c, c->rank, k);
-    reduce_slots(c, result_at(c, mine.at), coll_const_at(c->op.in, mine.at), mine.bytes);
+    coll_target target = exchange_target(c, k);
+    reduce_slots(c, target.result, target.own, owned(c, c->rank, k).bytes);
 }
 
 static void all_reduce_messages(const coll *c, uint32_t round, coll_messages *out)
@@ -139,13 +146,14 @@ static void reduce_messages(const coll *c, uint32_t round, coll_messages *out)
 
 static void exchange_finish(const coll *c, uint32_t round)
 {
-    if (round + 1 < c->rounds)
+    if (round + 1 < c->rounds && !c->is_combined)
         reduce_chunk(c, round);
 }
 
-const coll_schedule coll_all_reduce_chunked = {exchange_and_pass_rounds, all_reduce_messages,
-                                               exchange_finish};
-const coll_schedule coll_reduce_chunked = {exchange_and_pass_rounds, reduce_messages, exchange_finish};
+const coll_schedule coll_all_reduce_chunked = {exchange_and_pass_rounds, all_reduce_messages, exchange_finish,
+                                               exchange_target};
+const coll_schedule coll_reduce_chunked = {exchange_and_pass_rounds, reduce_messages, exchange_finish,
+                                           exchange_target};
 
 /* reduce_scatter: the pieces are the blocks of the input. In place the result goes into this rank's own
  * block, which nobody else is sent. */
@@ -167,16 +175,23 @@ static void reduce_scatter_messages(const coll *c, uint32_t round, coll_messages
         int32_t to = coll_after(c, d), from = coll_before(c, d);
         coll_span theirs = block_chunk(c, to, round);
         coll_send(out, to, coll_const_at(c->op.in, theirs.at), theirs.bytes);
-        coll_recv(out, from, peer_slot(c, from), theirs.bytes);
+        coll_recv_input(c, out, from, peer_slot(c, from), theirs.bytes);
     }
+}
+
+static coll_target reduce_scatter_target(const coll *c, uint32_t round)
+{
+    coll_span mine = block_chunk(c, c->rank, round);
+    coll_target target = {coll_at(c->op.out, (size_t)round * c->chunk), coll_const_at(c->op.in, mine.at)};
+    return target;
 }
 
 static void reduce_scatter_finish(const coll *c, uint32_t round)
 {
-    coll_span mine = block_chunk(c, c->rank, round);
-    void *dst = coll_at(c->op.out, (size_t)round * c->chunk);
-    reduce_slots(c, dst, coll_const_at(c->op.in, mine.at), mine.bytes);
+    coll_target target = reduce_scatter_target(c, round);
+    if (!c->is_combined)
+        reduce_slots(c, target.result, target.own, block_chunk(c, c->rank, round).bytes);
 }
 
 const coll_schedule coll_reduce_scatter_chunked = {block_rounds, reduce_scatter_messages,
-                                                   reduce_scatter_finish};
+                                                   reduce_scatter_finish, reduce_scatter_target};

@@ -253,6 +253,7 @@ static xfer *add_transfer(psd_request *r, const coll_message *item)
     x->ordinal = r->ordinal;
     x->data = item->data;
     x->bytes = item->bytes;
+    x->may_combine = item->may_combine;
     x->peer = g->member[item->peer].peer;
     r->pending++;
     return x;
@@ -319,8 +320,8 @@ static bool take_memory(psd_request *r, const psd_op *op)
         op->in_splits != NULL && op->out_splits != NULL ? 2 * (size_t)g->size * sizeof(int64_t) : 0;
     r->items = blocks_get(&e->pool, r->items_bytes);
     r->scratch = blocks_get(&e->pool, r->scratch_bytes);
-    r->splits = blocks_get(&e->pool, r->splits_bytes);
-    return r->items != NULL && r->scratch != NULL && r->splits != NULL;
+    r->splits = r->splits_bytes > 0 ? blocks_get(&e->pool, r->splits_bytes) : NULL;
+    return r->items != NULL && r->scratch != NULL && (r->splits != NULL || r->splits_bytes == 0);
 }
 
 void coll_run_release(engine *e, psd_request *r)

@@ -21,10 +21,18 @@
 /* Peers, each way, of one round of a pairwise exchange. */
 #define COLL_WINDOW 8
 
+/* Where a round's reduction goes, and this rank's input of it. */
+typedef struct coll_target {
+    void *result;
+    const void *own;
+} coll_target;
+
 typedef struct coll_schedule {
     uint32_t (*rounds)(const coll *c); /* c->chunk is set */
     void (*messages)(const coll *c, uint32_t round, coll_messages *out);
     void (*finish)(const coll *c, uint32_t round); /* NULL: no local work */
+    /* For messages that may_combine: nothing that this round sends lies there. NULL: there are none. */
+    coll_target (*target)(const coll *c, uint32_t round);
 } coll_schedule;
 
 /* coll_reduce.c */
@@ -108,7 +116,7 @@ static inline int32_t coll_before(const coll *c, int32_t distance)
 
 static inline void coll_push(coll_messages *out, bool is_send, int32_t peer, void *data, size_t bytes)
 {
-    coll_message message = {is_send, peer, data, bytes};
+    coll_message message = {is_send, peer, data, bytes, false};
     out->items[out->count++] = message;
 }
 
@@ -121,6 +129,15 @@ static inline void coll_send(coll_messages *out, int32_t peer, const void *data,
 static inline void coll_recv(coll_messages *out, int32_t peer, void *data, size_t bytes)
 {
     coll_push(out, false, peer, data, bytes);
+}
+
+/* One of the inputs of a reduction. With more than two ranks it must wait for the others: the order counts. On a
+ * rank without a tensor for the result the one before is still being sent from the same slot. */
+static inline void coll_recv_input(const coll *c, coll_messages *out, int32_t peer, void *data, size_t bytes)
+{
+    coll_push(out, false, peer, data, bytes);
+    bool has_tensor = c->op.kind != PSD_OP_REDUCE || c->rank == c->op.root;
+    out->items[out->count - 1].may_combine = c->size == 2 && has_tensor;
 }
 
 #endif

@@ -44,6 +44,7 @@ static void engine_init(engine *e, const psd_backend_config *config)
     list_init(&e->inbox);
     list_init(&e->free_xfers);
     blocks_init(&e->pool, POOL_LIMIT);
+    tensor_memory_init(&e->huge);
     e->next_timer = PSD_NEVER;
     e->sleep_until = PSD_NEVER;
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -103,6 +104,7 @@ static bool output_is_out(void *arg)
 static void free_records(engine *e)
 {
     list *node;
+    request_put_released(e);
     for (uint32_t i = 0; i < e->xfer_count; i++)
         free(e->xfers[i]);
     free(e->xfers);
@@ -253,6 +255,20 @@ void engine_settle(engine *e)
     drop_broken_peers(e);
 }
 
+bool engine_has_news(const engine *e)
+{
+    if (host_net_needs_kernel(e->net))
+        return true;
+    for (const list *node = e->peers.next; node != &e->peers; node = node->next) {
+        const peer *p = LIST_ENTRY(node, peer, node);
+        if (host_link_readable(p->link))
+            return true;
+        if ((!list_empty(&p->out) || !list_empty(&p->streams)) && host_link_writable(p->link))
+            return true;
+    }
+    return false;
+}
+
 bool engine_poll(engine *e, bool with_kernel)
 {
     bool did = false;
@@ -385,6 +401,7 @@ static psd_time_ns group_timers(engine *e, psd_time_ns now)
 
 void engine_timers(engine *e, psd_time_ns now)
 {
+    request_see(e, now);
     if (now < e->next_timer)
         return;
     psd_time_ns requests = request_timers(e, now);

@@ -24,6 +24,7 @@
 #include "worker/backend/host/link.h"
 #include "worker/backend/host/list.h"
 #include "worker/backend/host/blocks.h"
+#include "worker/backend/host/tensor_memory.h"
 #include "worker/psd.h"
 
 #define ENGINE_CREDIT     (2u << 20) /* eager bytes, headers counted, that a peer may have unconsumed here */
@@ -93,6 +94,7 @@ struct xfer {
     xfer *self;           /* receive from oneself: the send */
     tx *out;              /* send: the frame that refers to its memory */
     bool may_be_read;     /* send: the RTS told its address */
+    bool may_combine;     /* receive: its bytes may be reduced as they come, see coll.h */
 };
 
 /* A message whose receive is not posted, or a collective's that has not started here. */
@@ -110,10 +112,13 @@ struct message {
 /* What arrives on a link. */
 typedef struct rx {
     frame header;
-    size_t have;                     /* bytes of the header */
-    uint64_t remains;                /* of the payload */
-    uint8_t *to;                     /* NULL: thrown away */
-    xfer *receive;                   /* EAGER or DATA into a posted receive */
+    size_t have;      /* bytes of the header */
+    uint64_t remains; /* of the payload */
+    uint8_t *to;      /* NULL: thrown away */
+    xfer *receive;    /* EAGER or DATA into a posted receive */
+    bool combines;    /* the receive's bytes are reduced straight from the link */
+    uint8_t part[8];  /* of an element that is not all here */
+    uint8_t part_bytes;
     message *message;                /* EAGER without one */
     uint8_t small[PSD_MAX_TEXT + 1]; /* payload of control frames */
 } rx;
@@ -211,14 +216,13 @@ struct psd_request {
     uint32_t pending; /* transfers, and one while they are being posted */
     list xfers;
     psd_op_result result;
-    psd_time_ns notice_at; /* collectives: when to tell the peers; else PSD_NEVER */
+    psd_time_ns
+        notice_at; /* collectives: when to tell the peers; else PSD_NEVER; 0: no timer has seen it yet */
     psd_time_ns deadline;
     psd_op_kind kind;
-    char label[FRAME_MAX_LABEL];
     /* collectives */
     uint64_t ordinal;
     fingerprint what;
-    coll schedule;
     uint32_t round;
     bool round_is_posted;
     list posted; /* receives of this round */
@@ -228,6 +232,10 @@ struct psd_request {
     size_t scratch_bytes;
     int64_t *splits;
     size_t splits_bytes;
+    /* not zeroed when a request is made */
+    psd_request *next_released; /* in engine.released */
+    coll schedule;
+    char label[FRAME_MAX_LABEL];
 };
 
 typedef struct inbox_item {
@@ -260,10 +268,13 @@ struct psd_backend {
     list early_pings;
     list inbox;
     blocks pool;
+    tensor_memory huge;
     list free_xfers;
-    bool has_broken; /* peers or groups that are not settled */
-    bool may_drop;   /* broken peers that perhaps no group has */
-    xfer **xfers;    /* all, by index */
+    _Atomic(psd_request *) released; /* a stack, filled without the lock; emptied when a request is wanted */
+    bool has_unseen;                 /* active requests whose notice_at is 0: the last ones of `active` */
+    bool has_broken;                 /* peers or groups that are not settled */
+    bool may_drop;                   /* broken peers that perhaps no group has */
+    xfer **xfers;                    /* all, by index */
     uint32_t xfer_count;
     uint32_t xfer_capacity;
     peer **world; /* by world rank; NULL: none */
@@ -301,7 +312,9 @@ void engine_unlock(engine *e);
 /* Makes progress once: reads and writes links, copies, advances requests. `with_kernel` also asks the kernel
  * for connections and lost peers. True if anything happened. */
 bool engine_poll(engine *e, bool with_kernel);
-/* Deadlines of requests and groups; renews next_timer. */
+/* Could a poll without the kernel find something now? Cheaper than to try. */
+bool engine_has_news(const engine *e);
+/* Deadlines of requests and groups; renews next_timer. To be called whenever the clock is read before a sleep. */
 void engine_timers(engine *e, psd_time_ns now);
 void engine_timer_at(engine *e, psd_time_ns when);
 /* Does what must not be done in the middle of something else: takes down broken peers and groups, advances
@@ -315,12 +328,18 @@ hgroup *engine_group(engine *e, uint32_t id); /* NULL if not open */
 
 psd_request *request_get(hgroup *g, const psd_op *op); /* NULL: out of memory */
 void request_put(engine *e, psd_request *r);
+/* Without the lock: to be put later. */
+void request_release(psd_request *r);
+void request_put_released(engine *e);
 /* Puts it among the active ones of its group. */
 void request_activate(psd_request *r, psd_time_ns deadline);
+/* The clock of those that were activated since the last time begins. */
+void request_see(engine *e, psd_time_ns now);
 void request_finish(psd_request *r, psd_status status);
 /* Cancels its transfers; it is finished, with the group's status, once no peer can touch its memory. */
 void request_fail(psd_request *r);
 
+/* The caller fills in is_send, channel, dtype, rank, data and bytes, and what else it needs. NULL: out of memory. */
 xfer *xfer_get(engine *e, psd_request *r);
 /* The one with this id, if it lives. */
 xfer *xfer_find(engine *e, uint64_t id);
@@ -344,8 +363,15 @@ void peer_break(peer *p, psd_status status, const char *text);
 bool peer_send(peer *p, const frame *f, const void *payload, xfer *owner);
 /* Sends a control frame, its payload copied. */
 void peer_send_control(peer *p, const frame *f, const void *payload);
-/* A frame header of this group from this rank. */
-frame peer_frame(const hgroup *g, frame_type type);
+/* A frame header of this group (NULL: of none) from this rank. */
+static inline frame peer_frame(const hgroup *g, frame_type type)
+{
+    frame f = {.magic = FRAME_MAGIC,
+               .type = (uint8_t)type,
+               .group = g != NULL ? g->id : 0,
+               .source = g != NULL ? (uint32_t)g->rank : 0};
+    return f;
+}
 /* Eager bytes, or a channel message, of this peer were used up. */
 void peer_give_credit(peer *p, uint64_t eager_bytes, uint32_t chan_messages);
 void peer_drop_output(peer *p);

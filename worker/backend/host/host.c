@@ -1,6 +1,5 @@
 /* The host backend's side of the contract in backend.h: locks, and hands on to the engine. */
 #include "worker/backend/host/engine.h"
-#include "worker/backend/host/tensor_memory.h"
 
 #include <fcntl.h>
 #include <errno.h>
@@ -127,15 +126,14 @@ static psd_status start(psd_backend_group *g, const psd_op *op, psd_request **ou
 {
     engine *e = g->engine;
     engine_lock(e);
-    (void)engine_poll(e, false); /* news of the group first: it may be broken */
     psd_status status = g->status;
     if (status == PSD_OK && !g->is_ready)
         status = PSD_AGAIN; /* a member that has not opened it would throw the messages away */
     if (status == PSD_OK) {
         bool is_p2p = op->kind == PSD_OP_SEND || op->kind == PSD_OP_RECV || op->kind == PSD_OP_BATCH;
         status = is_p2p ? p2p_start(g, op, out) : coll_run_start(g, op, out);
-        engine_settle(e);
     }
+    (void)engine_poll(e, false); /* what has come before goes straight to its place: the call may be over */
     progress_leave(e);
     engine_unlock(e);
     return status;
@@ -205,10 +203,7 @@ static psd_status wait_requests(psd_backend *e, psd_request *const *requests, in
 
 static void release(psd_request *r)
 {
-    engine *e = r->group->engine;
-    engine_lock(e);
-    request_put(e, r);
-    engine_unlock(e);
+    request_release(r);
 }
 
 static const char *request_text(const psd_request *r)
@@ -258,8 +253,9 @@ static void counters(psd_backend *e, uint64_t *bytes_sent, uint64_t *bytes_recei
 
 static psd_status mem_alloc(psd_backend *e, size_t bytes, void **out)
 {
-    (void)e;
-    void *memory = tensor_memory_get(bytes);
+    engine_lock(e);
+    void *memory = tensor_memory_get(&e->huge, bytes);
+    engine_unlock(e);
     if (memory == NULL)
         return PSD_ERR_NOMEM;
     *out = memory;
@@ -268,8 +264,9 @@ static psd_status mem_alloc(psd_backend *e, size_t bytes, void **out)
 
 static void mem_free(psd_backend *e, void *data, size_t bytes)
 {
-    (void)e;
-    tensor_memory_put(data, bytes);
+    engine_lock(e);
+    tensor_memory_put(&e->huge, data, bytes);
+    engine_unlock(e);
 }
 
 const psd_backend_ops psd_backend_host = {

@@ -358,6 +358,27 @@ size_t host_link_read(host_link *link, void *data, size_t bytes)
     return got;
 }
 
+const void *host_link_peek(host_link *link, size_t *bytes)
+{
+    *bytes = 0;
+    if (link->state != HOST_LINK_READY || !link->is_shm)
+        return NULL;
+    const void *data = ring_peek(&link->shm.rx, bytes);
+    if (link->shm.rx.corrupt || link->shm.ended)
+        settle(link);
+    return data;
+}
+
+void host_link_take(host_link *link, size_t bytes)
+{
+    if (link->state != HOST_LINK_READY || !link->is_shm || bytes == 0)
+        return;
+    ring_take(&link->shm.rx, bytes);
+    link->shm.took = true;
+    if (link->shm.ended)
+        settle(link);
+}
+
 bool host_link_readable(const host_link *link)
 {
     if (link->state != HOST_LINK_READY)

@@ -83,6 +83,10 @@ host_link *host_net_next(host_net *net, host_link *link);
  */
 size_t host_link_write(host_link *link, const struct iovec *iov, int count);
 size_t host_link_read(host_link *link, void *data, size_t bytes);
+/* Instead of read() on shm: where what could be read next lies, and how much of it in one piece (0: nothing). The
+ * peer may write to it meanwhile. take() goes past at most so much. */
+const void *host_link_peek(host_link *link, size_t *bytes);
+void host_link_take(host_link *link, size_t bytes);
 /* Could read() give something now? For shm: one load. For TCP: what the last host_net_poll saw. */
 bool host_link_readable(const host_link *link);
 /* Could write() take something now? To be asked, or write() tried again, between arm and sleep by who waits

@@ -105,6 +105,7 @@ static void deliver(hgroup *g, xfer *r, peer *p, const frame *f)
         r->state = XFER_ARRIVING;
         p->in.receive = r;
         p->in.to = r->data;
+        p->in.combines = r->may_combine && host_link_is_shm(p->link);
     } else {
         transfer_accept(e, r, p, f);
     }

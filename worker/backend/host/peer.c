@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/tensor.h"
 #include "worker/backend/host/link.h"
 
 #define WRITE_AT_ONCE (2u << 20) /* bytes streamed into one link before others have their turn */
@@ -74,16 +75,6 @@ void peer_break(peer *p, psd_status status, const char *text)
 }
 
 /* ---------------------------------------------------------------------------------------------------- out */
-
-frame peer_frame(const hgroup *g, frame_type type)
-{
-    frame f = {.magic = FRAME_MAGIC, .type = (uint8_t)type};
-    if (g != NULL) {
-        f.group = g->id;
-        f.source = (uint32_t)g->rank;
-    }
-    return f;
-}
 
 /* Writes what fits; returns the bytes of the frame that are out. */
 static uint32_t write_some(peer *p, const frame *f, const uint8_t *payload, uint32_t sent)
@@ -267,6 +258,8 @@ static void on_header(peer *p)
     in->receive = NULL;
     in->message = NULL;
     in->to = NULL;
+    in->combines = false;
+    in->part_bytes = 0;
     p->engine->bytes_received += in->header.payload;
     switch ((frame_type)in->header.type) {
     case FRAME_EAGER:
@@ -332,6 +325,39 @@ static void on_frame(peer *p)
     }
 }
 
+/* The payload's bytes up to here; those of a begun element are not reduced yet. */
+static void combine(peer *p, const void *theirs, size_t bytes)
+{
+    rx *in = &p->in;
+    psd_request *r = in->receive->request;
+    size_t at = in->receive->bytes - in->remains - in->part_bytes;
+    coll_combine(&r->schedule, r->round, at, theirs, bytes);
+}
+
+/* Reduces what lies in the link instead of copying it out first. */
+static size_t combine_some(peer *p)
+{
+    rx *in = &p->in;
+    size_t element = psd_dtype_bytes((psd_dtype)in->header.dtype);
+    size_t bytes;
+    const uint8_t *theirs = host_link_peek(p->link, &bytes);
+    bytes = bytes < in->remains ? bytes : (size_t)in->remains;
+    if (in->part_bytes == 0 && bytes >= element) {
+        bytes -= bytes % element;
+        combine(p, theirs, bytes);
+        in->remains -= bytes;
+    } else if (bytes > 0) {
+        bytes = bytes < element - in->part_bytes ? bytes : element - in->part_bytes;
+        memcpy(in->part + in->part_bytes, theirs, bytes);
+        if (in->part_bytes + bytes == element)
+            combine(p, in->part, element);
+        in->part_bytes = (uint8_t)((in->part_bytes + bytes) % element);
+        in->remains -= bytes;
+    }
+    host_link_take(p->link, bytes);
+    return bytes;
+}
+
 /* Reads into the place of the payload, or of the header. Returns the bytes read. */
 static size_t read_some(peer *p, size_t most)
 {
@@ -343,6 +369,8 @@ static size_t read_some(peer *p, size_t most)
             on_header(p);
         return n;
     }
+    if (in->combines)
+        return combine_some(p);
     size_t bytes = in->remains < most ? (size_t)in->remains : most;
     if (in->to == NULL && bytes > FRAME_MAX_SLICE)
         bytes = FRAME_MAX_SLICE;

@@ -20,8 +20,10 @@
 #define PAUSE_NS        (2 * INT64_C(1000)) /* the first part of it without giving the core away */
 #define SPIN_CROWDED_NS (5 * INT64_C(1000)) /* with more ranks than cores */
 #define POLLS_PER_LOOK  64                  /* polls of links, to one that asks the kernel */
+#define GLANCES         32                  /* at the links, to one look at the clock */
 
 typedef struct spin {
+    psd_time_ns now;   /* when the clock was read last */
     psd_time_ns since; /* the last progress; 0: not idle */
     uint32_t polls;
     bool is_crowded;
@@ -32,12 +34,20 @@ typedef struct spin {
 
 static void pause_briefly(void)
 {
-    for (int i = 0; i < 8; i++) {
 #if defined(__x86_64__) || defined(__i386__)
-        __builtin_ia32_pause();
+    __builtin_ia32_pause();
 #elif defined(__aarch64__)
-        __asm__ volatile("yield");
+    __asm__ volatile("yield");
 #endif
+}
+
+/* About a microsecond with the lock, unless something comes or somebody wants the lock. */
+static void glance(engine *e)
+{
+    for (int i = 0; i < GLANCES; i++) {
+        if (engine_has_news(e) || atomic_load_explicit(&e->contenders, memory_order_relaxed) > 0)
+            return;
+        pause_briefly();
     }
 }
 
@@ -83,6 +93,13 @@ static void sleep_in_net(engine *e, psd_time_ns deadline)
     host_net_disarm(e->net);
 }
 
+static void yield_core(engine *e)
+{
+    engine_unlock(e);
+    sched_yield();
+    engine_lock(e);
+}
+
 /* One turn of the driver. The caller looks at its condition before each. */
 static void drive(engine *e, spin *s, psd_time_ns deadline)
 {
@@ -90,10 +107,14 @@ static void drive(engine *e, spin *s, psd_time_ns deadline)
     s->has_slept = false;
     if (engine_poll(e, with_kernel)) {
         s->since = 0;
+        if (with_kernel)
+            s->now = psd_now_ns();
         give_way(e);
         return;
     }
     psd_time_ns now = psd_now_ns();
+    s->now = now;
+    request_see(e, now);
     if (s->since == 0) {
         s->since = now;
         s->is_crowded = is_crowded(e);
@@ -103,12 +124,11 @@ static void drive(engine *e, spin *s, psd_time_ns deadline)
         return;
     }
     if (now - s->since < (s->is_crowded ? SPIN_CROWDED_NS : SPIN_NS) && now < deadline) {
-        engine_unlock(e);
-        if (s->is_crowded || now - s->since > PAUSE_NS || atomic_load(&e->contenders) > 0)
-            sched_yield(); /* cheap on a core of one's own, and right when there is none */
+        if (!s->is_crowded && now - s->since <= PAUSE_NS)
+            glance(e);
         else
-            pause_briefly();
-        engine_lock(e);
+            yield_core(e); /* cheap on a core of one's own, and right when there is none */
+        give_way(e);
         return;
     }
     sleep_in_net(e, deadline);
@@ -170,12 +190,12 @@ psd_status progress_wait(engine *e, bool (*is_met)(void *), void *arg, psd_time_
 {
     psd_status status = PSD_OK;
     bool drives = false;
-    spin s = {0};
+    spin s = {.now = INT64_MIN};
     e->waiters++;
     if (e->progress == PROGRESS_DRIVING && e->driver_is_asleep)
         host_net_wake(e->net);
-    for (bool has_looked = false; !is_met(arg); has_looked = true) {
-        if (has_looked && deadline != PSD_NEVER && psd_now_ns() >= deadline) {
+    while (!is_met(arg)) {
+        if (s.now >= deadline) {
             status = PSD_ERR_TIMEOUT;
             break;
         }
@@ -189,6 +209,7 @@ psd_status progress_wait(engine *e, bool (*is_met)(void *), void *arg, psd_time_
             e->sleepers++;
             sleep_until_woken(e, &e->waiters_wake, deadline);
             e->sleepers--;
+            s.now = psd_now_ns();
         }
     }
     e->waiters--;

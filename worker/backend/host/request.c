@@ -9,13 +9,26 @@
 
 /* ----------------------------------------------------------------------------------------------- requests */
 
+/* It may be cut within a character. */
+static void copy_label(char *out, const char *label)
+{
+    size_t length = strnlen(label, FRAME_MAX_LABEL);
+    bool is_cut = length == FRAME_MAX_LABEL;
+    length -= is_cut;
+    memcpy(out, label, length);
+    out[length] = '\0';
+    if (is_cut)
+        text_clean(out);
+}
+
 psd_request *request_get(hgroup *g, const psd_op *op)
 {
     engine *e = g->engine;
+    request_put_released(e);
     psd_request *r = blocks_get(&e->pool, sizeof(*r));
     if (r == NULL)
         return NULL;
-    memset(r, 0, sizeof(*r));
+    memset(r, 0, offsetof(psd_request, next_released));
     list_init(&r->node);
     list_init(&r->in_group);
     list_init(&r->ready);
@@ -26,9 +39,7 @@ psd_request *request_get(hgroup *g, const psd_op *op)
     r->kind = op->kind;
     r->result.source = PSD_ANY_SOURCE;
     r->result.tag = PSD_ANY_TAG;
-    const char *label = op->label != NULL ? op->label : psd_op_name(op->kind);
-    snprintf(r->label, sizeof(r->label), "%s", label);
-    text_clean(r->label); /* it may have been cut within a character */
+    copy_label(r->label, op->label != NULL ? op->label : psd_op_name(op->kind));
     return r;
 }
 
@@ -39,14 +50,57 @@ void request_put(engine *e, psd_request *r)
     blocks_put(&e->pool, r, sizeof(*r));
 }
 
+void request_release(psd_request *r)
+{
+    engine *e = r->group->engine;
+    psd_request *top = atomic_load_explicit(&e->released, memory_order_relaxed);
+    do
+        r->next_released = top;
+    while (!atomic_compare_exchange_weak_explicit(&e->released, &top, r, memory_order_release,
+                                                  memory_order_relaxed));
+}
+
+void request_put_released(engine *e)
+{
+    if (atomic_load_explicit(&e->released, memory_order_relaxed) == NULL)
+        return;
+    psd_request *r = atomic_exchange_explicit(&e->released, NULL, memory_order_acquire);
+    while (r != NULL) {
+        psd_request *next = r->next_released;
+        request_put(e, r);
+        r = next;
+    }
+}
+
+/* Most operations end before anybody needs the time of their start: who waits long enough to read the clock
+ * sets it. */
 void request_activate(psd_request *r, psd_time_ns deadline)
 {
     engine *e = r->group->engine;
     r->deadline = deadline;
-    r->notice_at = r->is_coll ? psd_now_ns() + ENGINE_NOTICE_NS : PSD_NEVER;
-    engine_timer_at(e, r->notice_at < deadline ? r->notice_at : deadline);
+    e->has_unseen = true;
     list_append(&e->active, &r->node);
     list_append(&r->group->requests, &r->in_group);
+    engine_timer_at(e, deadline);
+    if (e->driver_is_asleep)
+        request_see(e, psd_now_ns());
+}
+
+void request_see(engine *e, psd_time_ns now)
+{
+    bool has_coll = false;
+    if (!e->has_unseen)
+        return;
+    e->has_unseen = false;
+    for (list *node = e->active.prev; node != &e->active; node = node->prev) {
+        psd_request *r = LIST_ENTRY(node, psd_request, node);
+        if (r->notice_at != 0)
+            break;
+        r->notice_at = r->is_coll ? now + ENGINE_NOTICE_NS : PSD_NEVER;
+        has_coll |= r->is_coll;
+    }
+    if (has_coll)
+        engine_timer_at(e, now + ENGINE_NOTICE_NS);
 }
 
 void request_finish(psd_request *r, psd_status status)
@@ -104,15 +158,22 @@ xfer *xfer_get(engine *e, psd_request *r)
     xfer *x = node != NULL ? LIST_ENTRY(node, xfer, node) : xfer_new(e);
     if (x == NULL)
         return NULL;
-    uint32_t index = x->index;
-    uint32_t generation = x->generation + 1;
-    memset(x, 0, sizeof(*x));
-    x->index = index;
-    x->generation = generation;
+    x->generation++;
     list_init(&x->node);
     list_append(&r->xfers, &x->in_request);
     x->request = r;
+    x->peer = NULL;
     x->state = XFER_POSTED;
+    x->tag = 0;
+    x->ordinal = 0;
+    x->count = 0;
+    x->done = 0;
+    x->remote = 0;
+    x->remote_data = 0;
+    x->self = NULL;
+    x->out = NULL;
+    x->may_be_read = false;
+    x->may_combine = false;
     return x;
 }
 
@@ -162,6 +223,7 @@ static void forget_receive(engine *e, xfer *x)
         if (p->in.receive == x) {
             p->in.receive = NULL;
             p->in.to = NULL;
+            p->in.combines = false;
         }
     }
     if (x->self != NULL)

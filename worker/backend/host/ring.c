@@ -2,13 +2,9 @@
 
 #include <string.h>
 
-#include "worker/backend/host/copy.h"
-
 /* Bytes copied before they are published: small enough that the other side works at the same time, in its
  * cache. */
 #define PIECE ((uint64_t)16 << 10)
-/* A read into this much memory goes past the cache. */
-#define BEYOND_CACHE ((size_t)4 << 20)
 
 void ring_writer_init(ring_writer *w, ring_shared *shared, void *data, uint64_t size)
 {
@@ -114,7 +110,6 @@ size_t ring_read(ring_reader *r, void *to, size_t bytes)
 {
     unsigned char *out = to;
     size_t done = 0;
-    bool beyond_cache = bytes >= BEYOND_CACHE;
     if (r->corrupt)
         return 0;
     while (done < bytes) {
@@ -122,13 +117,23 @@ size_t ring_read(ring_reader *r, void *to, size_t bytes)
         uint64_t piece = min_u64(min_u64(bytes - done, PIECE), min_u64(reader_available(r), r->size - at));
         if (piece == 0)
             break;
-        if (beyond_cache)
-            copy_beyond_cache(out + done, r->data + at, piece);
-        else
-            memcpy(out + done, r->data + at, piece);
+        memcpy(out + done, r->data + at, piece);
         done += piece;
         r->head += piece;
         atomic_store_explicit(&r->shared->head, r->head, memory_order_release);
     }
     return done;
+}
+
+const void *ring_peek(ring_reader *r, size_t *bytes)
+{
+    uint64_t at = r->head & (r->size - 1);
+    *bytes = r->corrupt ? 0 : (size_t)min_u64(min_u64(reader_available(r), r->size - at), PIECE);
+    return r->data + at;
+}
+
+void ring_take(ring_reader *r, size_t bytes)
+{
+    r->head += bytes;
+    atomic_store_explicit(&r->shared->head, r->head, memory_order_release);
 }

@@ -50,6 +50,11 @@ size_t ring_write(ring_writer *w, const struct iovec *iov, int count);
 /* Takes out what is there, `bytes` at most; 0 when empty or corrupt. */
 size_t ring_read(ring_reader *r, void *to, size_t bytes);
 
+/* Where the next bytes lie, and how many in one piece, not more than are worth publishing together; 0 when empty
+ * or corrupt. They stay, and the writer may change them, until ring_take() gives up that many or fewer. */
+const void *ring_peek(ring_reader *r, size_t *bytes);
+void ring_take(ring_reader *r, size_t bytes);
+
 /* One load. An impossible index counts as readable or writable, so that the next call finds it. */
 static inline bool ring_readable(const ring_reader *r)
 {

@@ -3,10 +3,17 @@
 #include "worker/backend/host/tensor_memory.h"
 
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+typedef struct mapping {
+    list node;
+    void *data;
+    size_t bytes;
+} mapping;
 
 #define HUGE_BYTES ((size_t)2 << 20)
 #define LINE_BYTES ((size_t)64)
@@ -31,10 +38,48 @@ static void *map_aligned(size_t bytes)
     return map + before;
 }
 
-void *tensor_memory_get(size_t bytes)
+void tensor_memory_init(tensor_memory *m)
+{
+    char setting[64] = "[never]";
+    list_init(&m->mappings);
+    FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "re");
+    if (file != NULL) {
+        if (fgets(setting, sizeof setting, file) == NULL)
+            setting[0] = '\0';
+        fclose(file);
+    }
+    m->has_huge_pages = file != NULL && strstr(setting, "[never]") == NULL;
+}
+
+static void *get_huge(tensor_memory *m, size_t bytes)
+{
+    mapping *new = malloc(sizeof *new);
+    if (new == NULL)
+        return NULL;
+    new->data = map_aligned(bytes);
+    if (new->data == NULL) {
+        free(new);
+        return NULL;
+    }
+    new->bytes = bytes;
+    list_append(&m->mappings, &new->node);
+    return new->data;
+}
+
+static mapping *find(const tensor_memory *m, const void *data)
+{
+    for (const list *node = m->mappings.next; node != &m->mappings; node = node->next) {
+        mapping *found = LIST_ENTRY(node, mapping, node);
+        if ((uintptr_t)data - (uintptr_t)found->data < found->bytes)
+            return found;
+    }
+    return NULL;
+}
+
+void *tensor_memory_get(tensor_memory *m, size_t bytes)
 {
     if (bytes >= HUGE_BYTES)
-        return map_aligned(bytes);
+        return get_huge(m, bytes);
     size_t rounded = (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
     void *memory = aligned_alloc(LINE_BYTES, rounded > 0 ? rounded : LINE_BYTES);
     if (memory != NULL)
@@ -42,12 +87,20 @@ void *tensor_memory_get(size_t bytes)
     return memory;
 }
 
-void tensor_memory_put(void *memory, size_t bytes)
+void tensor_memory_put(tensor_memory *m, void *memory, size_t bytes)
 {
-    if (memory == NULL)
-        return;
-    if (bytes < HUGE_BYTES)
+    mapping *found = bytes >= HUGE_BYTES ? find(m, memory) : NULL;
+    if (found == NULL) {
         free(memory);
-    else
-        (void)munmap(memory, bytes); /* the kernel rounds up to pages */
+        return;
+    }
+    (void)munmap(memory, bytes); /* the kernel rounds up to pages */
+    list_remove(&found->node);
+    free(found);
+}
+
+bool tensor_memory_is_huge(const tensor_memory *m, const void *data, size_t bytes)
+{
+    const mapping *found = m->has_huge_pages ? find(m, data) : NULL;
+    return found != NULL && bytes <= found->bytes - ((uintptr_t)data - (uintptr_t)found->data);
 }

@@ -1,12 +1,24 @@
-/* Memory for tensors that this backend moves fastest. Any thread. */
+/* Memory for tensors that this backend moves fastest. Under the engine's lock. */
 #ifndef PSD_HOST_TENSOR_MEMORY_H
 #define PSD_HOST_TENSOR_MEMORY_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
+#include "worker/backend/host/list.h"
+
+/* What lies in huge pages. */
+typedef struct tensor_memory {
+    list mappings;
+    bool has_huge_pages; /* the kernel gives them to who asks */
+} tensor_memory;
+
+void tensor_memory_init(tensor_memory *m);
 /* Zeroed, aligned to 64 bytes at least; NULL: out of memory. */
-void *tensor_memory_get(size_t bytes);
+void *tensor_memory_get(tensor_memory *m, size_t bytes);
 /* `bytes` as they were asked for. Accepts NULL. */
-void tensor_memory_put(void *memory, size_t bytes);
+void tensor_memory_put(tensor_memory *m, void *memory, size_t bytes);
+/* Is all of this in a mapping of huge pages? */
+bool tensor_memory_is_huge(const tensor_memory *m, const void *data, size_t bytes);
 
 #endif

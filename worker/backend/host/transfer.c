@@ -8,6 +8,16 @@
 
 /* ------------------------------------------------------------------------------------------------ sending */
 
+/* Should the receiver read this memory? In small pages that takes the kernel longer than both sides' copies
+ * through the ring take, but leaves this side's core alone: right for point to point, which often goes beside a
+ * computation, and not for collectives, for which all ranks wait. */
+static bool may_be_read(const engine *e, const xfer *s)
+{
+    if (s->bytes == 0 || !host_link_is_shm(s->peer->link))
+        return false;
+    return s->channel == FRAME_P2P || tensor_memory_is_huge(&e->huge, s->data, s->bytes);
+}
+
 void transfer_send(engine *e, xfer *s, frame *f, uint64_t eager_limit)
 {
     peer *p = s->peer;
@@ -31,7 +41,7 @@ void transfer_send(engine *e, xfer *s, frame *f, uint64_t eager_limit)
     f->type = FRAME_RTS;
     f->payload = 0;
     f->id = xfer_id(s);
-    s->may_be_read = s->channel == FRAME_P2P && s->bytes > 0 && host_link_is_shm(p->link);
+    s->may_be_read = may_be_read(e, s);
     f->word = s->may_be_read ? (uint64_t)(uintptr_t)s->data : 0;
     if (peer_send(p, f, NULL, s))
         s->state = XFER_OFFERED;
@@ -105,10 +115,11 @@ void transfer_drained(engine *e, hgroup *g, peer *p)
 void transfer_give_up(engine *e, hgroup *g)
 {
     char text[160];
-    snprintf(text, sizeof(text),
-             "the peer is stopped or overloaded: it has not confirmed the end of group %u, whose memory it may "
-             "be reading",
-             g->id);
+    snprintf(
+        text, sizeof(text),
+        "the peer is stopped or overloaded: it has not confirmed the end of group %u, whose memory it may "
+        "be reading",
+        g->id);
     for (uint32_t i = 0; i < e->xfer_count; i++) {
         const xfer *x = e->xfers[i];
         if (x->state == XFER_DRAINING && x->request->group == g)
