@@ -80,15 +80,6 @@ psd_time_ns psd_ctx_deadline(const psd_ctx *ctx, int64_t timeout_ms)
     return psd_deadline_ns(psd_now_ns(), timeout_ms != 0 ? timeout_ms : ctx->settings.timeout_ms);
 }
 
-void psd_ctx_note_error(psd_ctx *ctx, psd_status status)
-{
-    int none = PSD_OK;
-    /* A call's own mistake breaks nothing, nor does a job that was asked to end. */
-    if (status > PSD_ERR_PEER_FAILED || status == PSD_ERR_STOPPED)
-        return;
-    atomic_compare_exchange_strong(&ctx->sticky, &none, (int)status);
-}
-
 void psd_ctx_end(psd_ctx *ctx, psd_status status, const char *text)
 {
     pthread_mutex_lock(&ctx->parts_lock);
@@ -158,7 +149,6 @@ static void on_group_broken(void *owner, uint32_t group, psd_status status, int3
     msg.u.abort.status = status;
     msg.u.abort.culprit = culprit;
     snprintf(msg.u.abort.text, sizeof msg.u.abort.text, "%s", text);
-    psd_ctx_note_error(ctx, status);
     psd_agent_tell(ctx->agent, &msg);
 }
 
@@ -390,13 +380,12 @@ psd_status psd_finalize_at(PSD_AT, psd_ctx **ctx_in)
     psd_plans_release(ctx);
     psd_works_settle(ctx);
     psd_buckets_release(ctx);
-    psd_group_close_all(ctx);
-    status = (psd_status)atomic_load(&ctx->sticky);
+    status = psd_group_close_all(ctx);
     say_bye(ctx, status, status == PSD_OK ? "" : psd_status_text(status),
             psd_deadline_ns(psd_now_ns(), BYE_TIMEOUT_MS));
     if (status != PSD_OK)
         psd_error_set(file, line, status,
-                      "psd_finalize: rank %d left; the first error that broke one of its groups: %s",
+                      "psd_finalize: rank %d left; one of its groups was broken, and no call has said so: %s",
                       ctx->rank, psd_status_text(status));
     psd_agent_stop(ctx->agent);
     psd_pool_destroy(&ctx->pool);

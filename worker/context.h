@@ -39,8 +39,7 @@ struct psd_ctx {
     psd_buckets buckets;
     _Atomic int ended; /* PSD_OK, or why the whole context is over (PSD_ERR_STOPPED, PSD_ERR_REFUSED, ...) */
     char ended_text[PSD_MAX_TEXT]; /* written before `ended`, once */
-    _Atomic int sticky; /* the first error that broke a group or the context: psd_finalize returns it */
-    pthread_mutex_t parts_lock; /* making plans and tables, and the end */
+    pthread_mutex_t parts_lock;    /* making plans and tables, and the end */
     _Atomic(psd_plans *) plans;
     _Atomic(psd_tables *) tables;
 };
@@ -52,8 +51,6 @@ psd_status psd_ctx_live(PSD_AT, const char *verb, psd_ctx *ctx);
 
 /* The context is over for this reason, and all its groups are broken with it. Any thread; the first stays. */
 void psd_ctx_end(psd_ctx *ctx, psd_status status, const char *text);
-/* Notes the first error that broke something. */
-void psd_ctx_note_error(psd_ctx *ctx, psd_status status);
 
 /* The deadline of a request or operation that starts now: timeout_ms 0 takes the context's default. */
 psd_time_ns psd_ctx_deadline(const psd_ctx *ctx, int64_t timeout_ms);

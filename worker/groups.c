@@ -109,6 +109,7 @@ psd_group_slot *group_slot_take(psd_groups *groups, uint32_t id)
         found = add_slot(groups);
     if (found != NULL) {
         found->taken = true;
+        atomic_store(&found->told, false);
         found->id = id;
     }
     pthread_mutex_unlock(&groups->lock);
@@ -179,14 +180,21 @@ psd_status psd_group_close(PSD_AT, const char *verb, psd_ctx *ctx, psd_group gro
                          verb, USERS(tag));
 }
 
-void psd_group_close_all(psd_ctx *ctx)
+psd_status psd_group_close_all(psd_ctx *ctx)
 {
+    psd_status untold = PSD_OK;
     uint32_t used = atomic_load(&ctx->groups.used);
     while (used > 0) { /* the world last */
+        char text[PSD_MAX_TEXT];
         psd_group_slot *slot = atomic_load(&ctx->groups.slots[--used]);
-        if (atomic_load(&slot->open))
-            close_slot(ctx, slot);
+        if (!atomic_load(&slot->open))
+            continue;
+        psd_status status = psd_group_broken(slot, text, sizeof text);
+        if (status != PSD_OK && status != PSD_ERR_STOPPED && !atomic_load(&slot->told))
+            untold = status;
+        close_slot(ctx, slot);
     }
+    return untold;
 }
 
 /* ------------------------------------------------------------------------------------------------- aborts */
@@ -200,7 +208,6 @@ psd_status psd_group_broken(const psd_group_slot *slot, char *text, size_t text_
 static void abort_where(psd_ctx *ctx, bool all, uint32_t id, psd_status status, const char *text)
 {
     psd_groups *groups = &ctx->groups;
-    bool any = all;
     pthread_mutex_lock(&groups->lock);
     uint32_t used = atomic_load(&groups->used);
     for (uint32_t i = 0; i < used; i++) {
@@ -208,11 +215,8 @@ static void abort_where(psd_ctx *ctx, bool all, uint32_t id, psd_status status, 
         if (slot->backend == NULL || !(all || slot->id == id))
             continue;
         slot->ops->group_abort(slot->backend, status, text);
-        any = true;
     }
     pthread_mutex_unlock(&groups->lock);
-    if (any)
-        psd_ctx_note_error(ctx, status);
 }
 
 void psd_group_abort_id(psd_ctx *ctx, uint32_t id, psd_status status, const char *text)
@@ -242,7 +246,7 @@ psd_status psd_group_abort_at(PSD_AT, psd_ctx *ctx, psd_group group, const char 
     snprintf(msg.u.abort.text, sizeof msg.u.abort.text, "rank %d aborted group %u at %s:%d: %.512s",
              ctx->rank, slot->id, psd_site_file(file), line, reason != NULL ? reason : "no reason given");
     slot->ops->group_abort(slot->backend, PSD_ERR_ABORTED, msg.u.abort.text);
-    psd_ctx_note_error(ctx, PSD_ERR_ABORTED);
+    atomic_store(&slot->told, true);
     status = psd_agent_tell(ctx->agent, &msg);
     if (status != PSD_OK)
         psd_error_set(file, line, status, "%s: the other members cannot be told: %s", verb,

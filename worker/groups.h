@@ -18,6 +18,7 @@
 typedef struct psd_group_slot {
     _Atomic uint64_t tag;
     _Atomic bool open; /* false: free or still being opened */
+    _Atomic bool told; /* a call has returned the error that broke it: psd_finalize need not */
     bool taken;        /* under groups.lock */
     uint32_t index;
     uint32_t id; /* psd's: unique in the job over all time */
@@ -51,8 +52,9 @@ psd_status psd_group_open(PSD_AT, const char *verb, psd_ctx *ctx, const psd_msg_
 psd_status psd_group_open_world(PSD_AT, psd_ctx *ctx, uint32_t world_group, psd_time_ns deadline);
 /* Closes it on this rank; PSD_ERR_INVAL while operations on it are in flight. */
 psd_status psd_group_close(PSD_AT, const char *verb, psd_ctx *ctx, psd_group group);
-/* At finalize: no operation is left, no other thread is in the context. */
-void psd_group_close_all(psd_ctx *ctx);
+/* At finalize: no operation is left, no other thread is in the context. The first error that broke one of the groups
+ * still open and that no call has returned; a stop of the job is none. */
+psd_status psd_group_close_all(psd_ctx *ctx);
 
 /* Says on this context why its group is broken, in the words of the backend; `text` is "" if it is not. */
 psd_status psd_group_broken(const psd_group_slot *slot, char *text, size_t text_bytes);

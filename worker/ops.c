@@ -142,9 +142,10 @@ static psd_status start(op_call *call, psd_request **request, uint64_t *record)
         return PSD_OK;
     char text[PSD_MAX_TEXT];
     psd_record_end(&call->ctx->recorder, *record, status, call->peer, 0);
-    psd_ctx_note_error(call->ctx, status);
-    if (psd_group_broken(group, text, sizeof text) != PSD_OK)
+    if (psd_group_broken(group, text, sizeof text) != PSD_OK) {
+        atomic_store(&group->told, true);
         return op_error(call, status, "its group is broken: %s", text);
+    }
     return op_error(call, status, "backend %s could not start it: %s", group->ops->name,
                     psd_status_text(status));
 }
@@ -171,7 +172,6 @@ static void fail_group(op_call *call, const char *what)
     msg.u.abort.culprit = -1;
     snprintf(msg.u.abort.text, sizeof msg.u.abort.text, "group %u: rank %d's %s %s", call->group->id,
              call->group->rank, psd_op_name(call->op.kind), what);
-    psd_ctx_note_error(call->ctx, PSD_ERR_DEADLINE);
     call->ctx->ops->group_abort(call->group->backend, PSD_ERR_DEADLINE, msg.u.abort.text);
     psd_agent_tell(call->ctx->agent, &msg);
 }
@@ -198,7 +198,7 @@ static psd_status run_to_end(op_call *call, psd_request *request, uint64_t recor
                    result.ordinal);
     if (status != PSD_OK) {
         op_error(call, status, "%s", ctx->ops->request_text(request));
-        psd_ctx_note_error(ctx, status);
+        atomic_store(&call->group->told, true);
     } else if (call->info != NULL) {
         call->info->source = result.source;
         call->info->tag = result.tag;

@@ -54,7 +54,7 @@ static psd_status end_work(PSD_AT, const char *verb, psd_ctx *ctx, psd_work_slot
                       ctx->ops->request_text(slot->request));
     }
     if (status != PSD_OK)
-        psd_ctx_note_error(ctx, status);
+        atomic_store(&slot->group->told, true);
     work_end(ctx, slot, result);
     return status;
 }

@@ -140,7 +140,6 @@ static void settle(psd_ctx *ctx, psd_work_slot *slot, psd_time_ns deadline)
         msg.u.abort.culprit = ctx->rank;
         memcpy(msg.u.abort.text, text, sizeof text);
         psd_agent_tell(ctx->agent, &msg);
-        psd_ctx_note_error(ctx, PSD_ERR_ABORTED);
         ctx->ops->group_abort(slot->group->backend, PSD_ERR_ABORTED, text);
         status = wait_for(ctx, slot, psd_deadline_ns(psd_now_ns(), SETTLE_MS), &result);
     }

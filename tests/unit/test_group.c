@@ -2,10 +2,12 @@
  * suite. */
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sched.h>
 #include <string.h>
 
 #include "tests/lib/psd_test.h"
 #include "tests/lib/solo.h"
+#include "worker/context.h"
 
 PSD_TEST(group, answers_questions)
 {
@@ -144,7 +146,7 @@ PSD_TEST(group, abort_breaks_it_and_a_new_one_works)
     cr_assert(fake_psd_wait(s.psd, PSD_MSG_GROUP_FAIL, 1));
     cr_assert_eq(psd_group_new(s.ctx, &zero, 1, &g), PSD_OK, "%s", psd_last_error());
     cr_assert_eq(psd_barrier(s.ctx, g, NULL), PSD_OK);
-    solo_close(&s, PSD_ERR_ABORTED);
+    solo_close(&s, PSD_OK); /* told already */
 }
 
 PSD_TEST(group, an_abort_from_psd_ends_waits)
@@ -163,6 +165,25 @@ PSD_TEST(group, an_abort_from_psd_ends_waits)
     fake_psd_send(s.psd, &abort);
     cr_assert_eq(psd_wait(s.ctx, work, 0), PSD_ERR_PEER_FAILED);
     expect_error_text("rank 1 was lost");
+    solo_close(&s, PSD_OK); /* told already */
+}
+
+PSD_TEST(group, finalize_says_what_no_call_has_said)
+{
+    solo s = solo_open(NULL, NULL);
+    char text[PSD_MAX_TEXT];
+    psd_msg abort = {.type = PSD_MSG_ABORT};
+    abort.u.abort.group = FAKE_PSD_WORLD;
+    abort.u.abort.epoch = 1;
+    abort.u.abort.status = PSD_ERR_PEER_FAILED;
+    strcpy(abort.u.abort.text, "rank 1 was lost");
+    fake_psd_send(s.psd, &abort);
+    psd_group_slot *world = NULL;
+    cr_assert_eq(psd_group_acquire(PSD_HERE, "test", s.ctx, PSD_WORLD, &world), PSD_OK);
+    psd_time_ns deadline = psd_deadline_ns(psd_now_ns(), 10000);
+    while (psd_group_broken(world, text, sizeof text) == PSD_OK && psd_now_ns() < deadline)
+        sched_yield();
+    psd_group_release(world);
     solo_close(&s, PSD_ERR_PEER_FAILED);
 }
 
