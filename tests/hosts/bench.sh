@@ -23,10 +23,10 @@ plain() { # BUFFER_BYTES: microseconds of one transfer
 }
 
 with_psd() { # HOSTS OPERATION OPTIONS: the same
-    local hosts=$1
+    local where=$1
     shift
     on_host h1
-    "${on[@]}" "$bin/psrun" --timeout 60s --hosts "$hosts" --rsh "$rsh_template" --no-prefix -n 2 -- \
+    "${on[@]}" "$bin/psrun" --timeout 60s --hosts "$where" --rsh "$rsh_template" --no-prefix -n 2 -- \
         "$bin/psd-bench" "$@" -b "$bytes" -e "$bytes" --json -c 0 -w 1 -i 5 2> "$work/psd-bench" |
         sed -nE 's/.*"time_us":([0-9.]+).*/\1/p' | grep .
 }

@@ -66,6 +66,19 @@ test_cut_link() {
         says rank0 'pair 3,0 went on: [0-9]+ rounds right'
 }
 
+# Shorter than the lease: nothing but a delay.
+test_short_cut() {
+    local r
+    start_psd h5 || return 1
+    start_ranks "$ranks" pairs 4
+    for r in 0 1 2 3; do said_within 20 rank$r 'pairs run' || return 1; done
+    lose cut 2 3 && lose cut 1 5 || return 1
+    sleep 1.5
+    heal || return 1
+    ranks_end 20 0 || return 1
+    says rank1 'pair 1,2 went on: [0-9]+ rounds right' && says rank0 'pair 0,1 went on' && silent psd 'lost|warn'
+}
+
 rx_bytes_over() { # I BYTES
     on_host "h$1"
     [ "$("${on[@]}" sed -nE 's/^ *eth0: *([0-9]+) .*/\1/p' /proc/self/net/dev)" -gt "$2" ]
@@ -95,7 +108,7 @@ test_slow_cable() {
 }
 
 hosts_up 5 || exit 1
-for name in no_such_interface address_of_another_host blocked_port cut_link partition unreachable_interface slow_cable; do
+for name in no_such_interface address_of_another_host blocked_port cut_link short_cut partition unreachable_interface slow_cable; do
     check $name
 done
 finish

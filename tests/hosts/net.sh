@@ -6,7 +6,7 @@
 # shellcheck shell=bash
 
 switch=sw # the namespace with the bridge
-hosts=/run/hosts # hosts/hI: the namespaces of hI
+host_ns=/run/hosts # $host_ns/hI: the namespaces of hI
 
 in_switch() { nsenter --net=/run/netns/$switch "$@"; }
 
@@ -27,14 +27,14 @@ boot() { # I
     unshare --net --uts --ipc --mount --propagation private sh -c '
         hostname "$1" && mount -t tmpfs -o mode=1777 tmpfs /dev/shm && ip link set lo up && : > "$2" && exec sleep infinity
     ' sh "h$1" "$work/h$1-is-up" &
-    ln -s "/proc/$!/ns" "$hosts/h$1"
+    ln -s "/proc/$!/ns" "$host_ns/h$1"
     wait_for 5 test -e "$work/h$1-is-up" && ip netns attach "h$1" $!
 }
 
 # Hosts h1 to hN.
 hosts_up() { # N
     local i
-    mkdir -p "$hosts" && cp /etc/hosts "$work/hosts" && mount --bind "$work/hosts" /etc/hosts || return 1
+    mkdir -p "$host_ns" && cp /etc/hosts "$work/hosts" && mount --bind "$work/hosts" /etc/hosts || return 1
     ip netns add $switch && ip -n $switch link add br0 type bridge && ip -n $switch link set br0 up || return 1
     for ((i = 1; i <= $1; i++)); do
         boot "$i" && ip -n "h$i" link add eth0 type veth peer name "p$i" netns $switch && plug_in "$i" || return 1
@@ -55,7 +55,7 @@ RULES
 
 # What runs a command on a host, as words: "${on[@]}" COMMAND & gives the PID of COMMAND itself.
 on_host() { # hI
-    on=(nsenter "--net=$hosts/$1/net" "--uts=$hosts/$1/uts" "--ipc=$hosts/$1/ipc" "--mount=$hosts/$1/mnt")
+    on=(nsenter "--net=$host_ns/$1/net" "--uts=$host_ns/$1/uts" "--ipc=$host_ns/$1/ipc" "--mount=$host_ns/$1/mnt")
 }
 
 # The same as a template for psrun --rsh.
