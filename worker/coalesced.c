@@ -3,6 +3,7 @@
 #include "worker/coalesced.h"
 
 #include <string.h>
+#include <xxhash.h>
 
 #include "common/tensor.h"
 #include "worker/ops.h"
@@ -105,6 +106,18 @@ static void copy(const run *r, const bucket *b, bool pack)
     }
 }
 
+/* The tensors of a packed bucket in their order: ranks that list others, or in another order, add up what does not
+ * belong together. */
+static int32_t parts_of(const run *r, const bucket *b)
+{
+    uint64_t hash = 0;
+    for (int32_t i = b->first; i < b->last; i++) {
+        int64_t count = psd_tensor_count(&r->tensors[i]);
+        hash = XXH64(&count, sizeof count, hash);
+    }
+    return b->packed ? PSD_ROOT_PARTS(hash) : -1;
+}
+
 static psd_status begin(const run *r, bucket *b, int slot)
 {
     psd_tensor tensor = r->tensors[b->first];
@@ -117,8 +130,8 @@ static psd_status begin(const run *r, bucket *b, int slot)
         copy(r, b, true);
         tensor = psd_tensor_1d(r->ctx->buckets.memory[slot].data, b->count, tensor.dtype, tensor.name);
     }
-    status = op_iall_reduce(VERB, r->file, r->line, r->ctx, r->group, &tensor, &tensor, r->redop, r->opts,
-                            &b->work);
+    status = op_iall_reduce(VERB, r->file, r->line, r->ctx, r->group, &tensor, &tensor, r->redop,
+                            parts_of(r, b), r->opts, &b->work);
     b->started = status == PSD_OK;
     return status;
 }

@@ -115,6 +115,7 @@ static void fill_heartbeat(void *owner, psd_msg_heartbeat *out)
     out->pool_bytes = (uint64_t)psd_pool_held(&ctx->pool);
     out->resident_bytes = resident_bytes();
     psd_record_current(&ctx->recorder, psd_now_ns(), &out->current);
+    psd_plans_tell(ctx);
 }
 
 static psd_status make_token(void *owner, uint8_t *token, size_t capacity, uint32_t *bytes)

@@ -57,6 +57,7 @@ psd_time_ns psd_ctx_deadline(const psd_ctx *ctx, int64_t timeout_ms);
 
 /* Frees what plans.c and tables.c keep for the context; at finalize, before groups are closed. */
 void psd_plans_release(psd_ctx *ctx);
+void psd_plans_tell(psd_ctx *ctx); /* with a heartbeat: progress that is not told yet */
 void psd_tables_release(psd_ctx *ctx);
 
 #endif

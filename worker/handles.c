@@ -99,3 +99,13 @@ void *psd_handles_pop(psd_handles *h)
     pthread_mutex_unlock(&h->lock);
     return item;
 }
+
+void psd_handles_each(psd_handles *h, void (*visit)(void *item, void *arg), void *arg)
+{
+    pthread_mutex_lock(&h->lock);
+    for (uint32_t i = 0; i < h->count; i++) {
+        if (h->slots[i].item != NULL)
+            visit(h->slots[i].item, arg);
+    }
+    pthread_mutex_unlock(&h->lock);
+}

@@ -33,4 +33,7 @@ psd_status psd_handles_remove(psd_handles *h, uint32_t index, uint32_t generatio
 /* Takes any item out, used or not; NULL when none is left. For the end of a context. */
 void *psd_handles_pop(psd_handles *h);
 
+/* Calls visit() for each item, none of which is removed meanwhile; it must not call back into the handles. */
+void psd_handles_each(psd_handles *h, void (*visit)(void *item, void *arg), void *arg);
+
 #endif

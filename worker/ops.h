@@ -51,9 +51,11 @@ typedef struct op_call {
 #define op_error(call, status, ...) psd_error_pass(status, op_error_write(call, __VA_ARGS__))
 int op_error_write(const op_call *call, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* psd_iall_reduce and psd_wait within another public function, whose name is the sentences' `verb`. */
+/* psd_iall_reduce and psd_wait within another public function, whose name is the sentences' `verb`. `parts` is -1, or
+ * PSD_ROOT_PARTS of what the ranks must agree on besides. */
 psd_status op_iall_reduce(const char *verb, PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in,
-                          psd_tensor *out, psd_redop redop, const psd_opts *opts, psd_work *work);
+                          psd_tensor *out, psd_redop redop, int32_t parts, const psd_opts *opts,
+                          psd_work *work);
 psd_status op_wait(const char *verb, PSD_AT, psd_ctx *ctx, psd_work work); /* wait.c */
 
 psd_status op_open(op_call *call);

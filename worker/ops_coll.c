@@ -64,7 +64,8 @@ static psd_status broadcast(op_call *call, const psd_tensor *out, int32_t root)
     return op_close(call, status);
 }
 
-static psd_status all_reduce(op_call *call, const psd_tensor *in, const psd_tensor *out, psd_redop redop)
+static psd_status all_reduce(op_call *call, const psd_tensor *in, const psd_tensor *out, psd_redop redop,
+                             int32_t parts)
 {
     int64_t in_count = 0, out_count = 0;
     psd_status status = open_collective(call);
@@ -79,6 +80,7 @@ static psd_status all_reduce(op_call *call, const psd_tensor *in, const psd_tens
     if (status == PSD_OK)
         set_op(call, in, in_count, in, out);
     call->op.redop = redop;
+    call->op.root = parts;
     return op_close(call, status);
 }
 
@@ -269,20 +271,21 @@ psd_status psd_all_reduce_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_te
                              psd_redop redop, const psd_opts *opts)
 {
     op_call call = OP_CALL("psd_all_reduce", PSD_OP_ALL_REDUCE);
-    return all_reduce(&call, in, out, redop);
+    return all_reduce(&call, in, out, redop, -1);
 }
 
 psd_status psd_iall_reduce_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in, psd_tensor *out,
                               psd_redop redop, const psd_opts *opts, psd_work *work)
 {
-    return op_iall_reduce("psd_iall_reduce", file, line, ctx, group, in, out, redop, opts, work);
+    return op_iall_reduce("psd_iall_reduce", file, line, ctx, group, in, out, redop, -1, opts, work);
 }
 
 psd_status op_iall_reduce(const char *verb, PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in,
-                          psd_tensor *out, psd_redop redop, const psd_opts *opts, psd_work *work)
+                          psd_tensor *out, psd_redop redop, int32_t parts, const psd_opts *opts,
+                          psd_work *work)
 {
     op_call call = OP_CALL_ASYNC(verb, PSD_OP_ALL_REDUCE);
-    return all_reduce(&call, in, out, redop);
+    return all_reduce(&call, in, out, redop, parts);
 }
 
 psd_status psd_reduce_at(PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in, psd_tensor *out,

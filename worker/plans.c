@@ -76,6 +76,28 @@ static void free_plan(plan *p)
     free(p);
 }
 
+/* What the last runs left untold; a plan that runs now tells by itself. */
+static void tell_plan(void *item, void *arg)
+{
+    plan *p = item;
+    if (pthread_mutex_trylock(&p->lock) != 0)
+        return;
+    if (p->changed) {
+        p->changed = false;
+        tell(arg, PSD_MSG_PLAN_PROGRESS, p);
+    }
+    pthread_mutex_unlock(&p->lock);
+}
+
+void psd_plans_tell(psd_ctx *ctx)
+{
+    pthread_mutex_lock(&ctx->parts_lock);
+    psd_plans *plans = ctx->plans;
+    if (plans != NULL)
+        psd_handles_each(&plans->handles, tell_plan, ctx);
+    pthread_mutex_unlock(&ctx->parts_lock);
+}
+
 /* Tells the last progress and that this rank is done with it. */
 static void close_plan(psd_ctx *ctx, plan *p)
 {
@@ -87,7 +109,10 @@ static void close_plan(psd_ctx *ctx, plan *p)
 
 void psd_plans_release(psd_ctx *ctx)
 {
+    pthread_mutex_lock(&ctx->parts_lock);
     psd_plans *plans = ctx->plans;
+    ctx->plans = NULL;
+    pthread_mutex_unlock(&ctx->parts_lock);
     if (plans == NULL)
         return;
     for (plan *p = psd_handles_pop(&plans->handles); p != NULL; p = psd_handles_pop(&plans->handles)) {
@@ -96,7 +121,6 @@ void psd_plans_release(psd_ctx *ctx)
     }
     psd_handles_destroy(&plans->handles);
     free(plans);
-    ctx->plans = NULL;
 }
 
 /* Asks for one chunk and adds it to the list. The first request opens the plan, and psd answers it once all

@@ -41,6 +41,7 @@ static void check_all(const char *ranks, const char *transport)
     check("kind", ranks, transport, "barrier");
     check("splits", ranks, transport, "5");
     check("gather", ranks, transport, "7");
+    check("bucket", ranks, transport, "several tensors");
     check("p2p-count", ranks, transport, "5");
     check("p2p-dtype", ranks, transport, "i32");
 }

@@ -1,5 +1,5 @@
 /* Ranks that disagree about one operation, each kind on its own source line.
- *   mismatch KIND     count dtype redop root kind splits gather p2p-count p2p-dtype leave
+ *   mismatch KIND     count dtype redop root kind splits gather p2p-count p2p-dtype leave bucket
  * Rank 0 calls the odd form. Every rank prints "rank R STATUS TEXT"; a rank whose own call had already
  * completed gets the error at its next call, a barrier. Exit 0 when each rank saw PSD_ERR_MISMATCH, else 1.
  * "leave" is p2p-count with a sender that leaves at once, and never learns of it. */
@@ -35,6 +35,14 @@ static psd_status collective(psd_ctx *ctx, const char *kind, bool odd)
         return psd_all_gather(ctx, PSD_WORLD, &in, &out, NULL);
     }
     return psd_all_reduce(ctx, PSD_WORLD, &in, &out, PSD_SUM, NULL);
+}
+
+/* The same tensors in another order: all buckets are of one size. */
+static psd_status bucket(psd_ctx *ctx, bool odd)
+{
+    psd_tensor list[] = {psd_tensor_1d(a, 50, PSD_F32, "w"), psd_tensor_1d(b, odd ? 1 : 100, PSD_F32, "x"),
+                         psd_tensor_1d(b + 200, odd ? 100 : 1, PSD_F32, "y")};
+    return psd_all_reduce_coalesced(ctx, PSD_WORLD, list, 3, PSD_SUM, 0, NULL);
 }
 
 static psd_status splits(psd_ctx *ctx, bool odd)
@@ -73,7 +81,9 @@ int main(int argc, char **argv)
     }
     int32_t rank = psd_rank(ctx);
     bool leaves = strcmp(kind, "leave") == 0;
-    if (strcmp(kind, "splits") == 0)
+    if (strcmp(kind, "bucket") == 0)
+        status = bucket(ctx, rank == 0);
+    else if (strcmp(kind, "splits") == 0)
         status = splits(ctx, rank == 0);
     else if (strncmp(kind, "p2p", 3) == 0 || leaves)
         status = p2p(ctx, kind, rank);

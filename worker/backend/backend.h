@@ -65,6 +65,9 @@ typedef struct psd_op_p2p {
     int32_t tag;  /* or PSD_ANY_TAG */
 } psd_op_p2p;
 
+/* In place of a root: a hash (its low 30 bits) of the parts that a bucket's tensors cut the operation into. */
+#define PSD_ROOT_PARTS(hash) (-2 - (int32_t)((hash)&0x3fffffff))
+
 /* A validated operation. The struct, its splits and its batch are copied or used up by start(); the tensor
  * memory is borrowed until the request completes. `count` is the c of psd.h's table (elements per rank where
  * in or out is n*c). PSD_OP_SEND and PSD_OP_RECV come as a batch of one; sendrecv as a batch of two. */
@@ -72,7 +75,7 @@ typedef struct psd_op {
     psd_op_kind kind;
     psd_dtype dtype; /* 0 for barrier and batch */
     psd_redop redop; /* 0 where nothing is reduced */
-    int32_t root;    /* -1 where there is none */
+    int32_t root; /* -1 where there is none; PSD_ROOT_PARTS: what else the ranks of an all_reduce agree on */
     int64_t count;
     const void *in;
     void *out;

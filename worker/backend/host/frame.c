@@ -74,6 +74,9 @@ void fingerprint_format(const fingerprint *fp, const char *label, char *out, siz
         at += snprintf(text + at, sizeof(text) - (size_t)at, " %s", psd_redop_name((psd_redop)fp->redop));
     if (fp->root >= 0)
         snprintf(text + at, sizeof(text) - (size_t)at, " root %d", fp->root);
+    else if (fp->root != -1)
+        snprintf(text + at, sizeof(text) - (size_t)at, " of several tensors (their counts hash to %08x)",
+                 (unsigned)(-2 - fp->root));
     if (label != NULL && label[0] != '\0')
         snprintf(out, bytes, "%s (%s)", text, label);
     else
