@@ -3,11 +3,14 @@
 #   deploy/install-deps.sh            what building, the demo and the tests need
 #   deploy/install-deps.sh --check    also what `make check` and `make fuzz` need
 #   deploy/install-deps.sh --hosts    also what `make hosts` needs
+#   deploy/install-deps.sh --container   also what `make container` needs
 #   deploy/install-deps.sh --list     prints the names only
 set -eu
 
 build="gcc libc6-dev make pkg-config libzmq3-dev libprotobuf-c-dev protobuf-c-compiler libsqlite3-dev
        libjansson-dev libxxhash-dev libcriterion-dev"
+container="podman runc conmon netavark aardvark-dns catatonit iptables mmdebstrap docker-compose iproute2 procps
+           util-linux"
 hosts="iproute2 nftables util-linux procps hostname slurmctld slurmd slurm-client munge"
 check="g++ clang clang-format clang-tidy cppcheck valgrind libclang-rt-dev procps"
 
@@ -15,9 +18,10 @@ want=$build
 case "${1:-}" in
     --check) want="$build $check" ;;
     --hosts) want="$build $hosts" ;;
-    --list) echo $build $check $hosts; exit 0 ;;
+    --container) want="$build $container" ;;
+    --list) echo $build $check $hosts $container; exit 0 ;;
     "") ;;
-    *) echo "install-deps.sh: unknown option $1 (known: --check, --hosts, --list)" >&2; exit 2 ;;
+    *) echo "install-deps.sh: unknown option $1 (known: --check, --hosts, --container, --list)" >&2; exit 2 ;;
 esac
 
 command -v dpkg-query >/dev/null || {

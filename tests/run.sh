@@ -1,6 +1,6 @@
 #!/bin/bash
 # Runs test programs one after the other and adds up their closing lines.
-#   tests/run.sh BUILD KIND...     kinds: unit sim integration conformance tsan hosts
+#   tests/run.sh BUILD KIND...     kinds: unit sim integration conformance tsan hosts container
 # Exit status 1 when anything failed, crashed, was cut off, or neither ran nor skipped a test.
 set -u
 build=$1
@@ -57,6 +57,7 @@ for kind in "$@"; do
             case $build in *address* | *thread*) ;; *) one sim/scale "$build/tests/sim/psim" --scale 100000 ;; esac ;;
         conformance) one conformance tests/conformance/run.sh "$build" ;;
         hosts) one hosts tests/hosts/run.sh "$build" ;;
+        container) one container tests/container/run.sh "$build" ;;
         *) echo "run.sh: unknown kind $kind" >&2; exit 2 ;;
     esac
 done

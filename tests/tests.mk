@@ -58,6 +58,12 @@ hosts: ## tests on several hosts (network namespaces) and under Slurm; needs roo
 	@$(MAKE) --no-print-directory all $(CONFORMANCE) $(HOSTS)
 	@tests/run.sh $(BUILD) hosts
 
+.PHONY: container
+container: ## psd in podman containers; skipped, loudly, where podman cannot run
+	-@deploy/install-deps.sh --container
+	@$(MAKE) --no-print-directory all $(TEST_PROGRAMS)
+	@tests/run.sh $(BUILD) container
+
 # ---- checks
 
 .PHONY: check

@@ -13,7 +13,7 @@ static psd_status make_group(psd_ctx *ctx, psd_group *group)
 {
     const int32_t both[] = {0, 1};
     psd_status status = PSD_ERR_PEER_FAILED;
-    for (int i = 0; i < 2000 && status == PSD_ERR_PEER_FAILED; i++) {
+    for (int i = 0; i < 20000 && status == PSD_ERR_PEER_FAILED; i++) {
         psd_work idle = {UINT32_MAX, 0};
         (void)psd_wait(ctx, idle, 1);
         status = psd_group_new(ctx, both, 2, group);
