@@ -37,7 +37,7 @@ static bool shows_three_runs(void *arg)
     char *text = NULL;
     const char *argv[] = {test_path("bin/psctl"), "--coordinator", endpoint, "plans", "--json", NULL};
     (void)arg;
-    bool found = test_run(argv, NULL, 10000, &text) == 0 && strstr(text, "\"runs\": 3") != NULL;
+    bool found = test_run(argv, NULL, 10000, &text) == 0 && strstr(text, "\"runs\":3") != NULL;
     free(text);
     return found;
 }
