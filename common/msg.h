@@ -287,7 +287,7 @@ typedef struct psd_msg_query {
 
 typedef enum psd_cell_type {
     PSD_CELL_TEXT = 1,
-    PSD_CELL_INT = 2,
+    PSD_CELL_INT = 2, /* int, bytes, ns: negative where there is none, shown as - and null */
     PSD_CELL_REAL = 3,
     PSD_CELL_BYTES = 4, /* int: printed with a unit for people */
     PSD_CELL_NS = 5,    /* int: a duration in nanoseconds */

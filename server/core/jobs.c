@@ -180,6 +180,16 @@ static job *job_start(psd_core *core, job **place, const psd_msg *msg)
     return j;
 }
 
+/* "3 ranks", "2 to 4 ranks" */
+static const char *ranks_range(int32_t min, int32_t max, char *out, size_t out_bytes)
+{
+    if (min == max)
+        (void)snprintf(out, out_bytes, "%d rank%s", min, min == 1 ? "" : "s");
+    else
+        (void)snprintf(out, out_bytes, "%d to %d ranks", min, max);
+    return out;
+}
+
 job *jobs_take(psd_core *core, const psd_msg *msg, psd_status *status, char *why, size_t why_bytes)
 {
     const psd_msg_hello *hello = &msg->u.hello;
@@ -195,12 +205,14 @@ job *jobs_take(psd_core *core, const psd_msg *msg, psd_status *status, char *why
     if (j != NULL && j->state != JOB_ENDED) {
         if (j->world_min == hello->world_min && j->world_max == hello->world_max)
             return j;
+        char asked[48], made[48];
         *status = PSD_ERR_INVAL;
-        (void)snprintf(why, why_bytes,
-                       "worker %s asks for a world of %d to %d ranks, but worker %s, which came first, made "
-                       "job %s with %d to %d: start all workers with one world size",
-                       msg->ident.name, hello->world_min, hello->world_max, j->first, j->name, j->world_min,
-                       j->world_max);
+        (void)snprintf(
+            why, why_bytes,
+            "worker %s asks for a world of %s, but worker %s, which came first, made job %s with %s: "
+            "start all workers with one world size",
+            msg->ident.name, ranks_range(hello->world_min, hello->world_max, asked, sizeof(asked)), j->first,
+            j->name, ranks_range(j->world_min, j->world_max, made, sizeof(made)));
         return NULL;
     }
     *status = PSD_ERR_LIMIT;

@@ -7,6 +7,7 @@
 #include "server/core/views.h"
 
 #define DEFAULT_ROWS 256
+#define NAMED_JOBS   8
 #define MOST_ROWS    512 /* of at most 2 KiB each: a page stays under PSD_MAX_FRAME */
 
 /* -------------------------------------------------------------------------------------------------- pages */
@@ -31,6 +32,11 @@ psd_cell cell_text(const char *text)
 psd_cell cell_int(int64_t value)
 {
     return (psd_cell){.integer = value};
+}
+
+psd_cell cell_none(void)
+{
+    return (psd_cell){.integer = -1};
 }
 
 psd_cell cell_bytes(uint64_t value)
@@ -62,9 +68,10 @@ static const char *job_state_name(const job *j)
     return j->state == JOB_FORMING ? "forming" : "running";
 }
 
+/* Of the active members; negative if there are none. */
 static psd_time_ns oldest_beat(const psd_core *core, const job *j)
 {
-    psd_time_ns oldest = 0;
+    psd_time_ns oldest = -1;
     for (uint32_t i = 0; i < j->roster_count; i++) {
         const member *m = j->roster[i];
         psd_time_ns age = m->list == LIST_NONE ? 0 : core->now - m->since;
@@ -113,6 +120,7 @@ static const psd_column ranks_columns[] = {
     {"role", PSD_CELL_TEXT},   {"host", PSD_CELL_TEXT},      {"pid", PSD_CELL_INT},
     {"state", PSD_CELL_TEXT},  {"epoch", PSD_CELL_INT},      {"backend", PSD_CELL_TEXT},
     {"beat_age", PSD_CELL_NS}, {"resident", PSD_CELL_BYTES}, {"pool", PSD_CELL_BYTES},
+    {"sent", PSD_CELL_BYTES},  {"received", PSD_CELL_BYTES},
 };
 
 static const char *member_state_name(const member *m)
@@ -145,9 +153,11 @@ static void visit_member(psd_core *core, const job *j, const member *m, page *p)
     *row++ = cell_text(member_state_name(m));
     *row++ = cell_int((int64_t)m->epoch);
     *row++ = cell_text(m->backend);
-    *row++ = cell_int(m->seen == INT64_MIN ? 0 : core->now - m->seen);
+    *row++ = m->seen == INT64_MIN ? cell_none() : cell_int(core->now - m->seen);
     *row++ = cell_bytes(m->resident_bytes);
-    *row = cell_bytes(m->pool_bytes);
+    *row++ = cell_bytes(m->pool_bytes);
+    *row++ = cell_bytes(m->bytes_sent);
+    *row = cell_bytes(m->bytes_received);
 }
 
 /* By rank, then those that have none yet, in the order of the roster. */
@@ -164,10 +174,10 @@ static void visit_ranks(psd_core *core, job *j, page *p)
 /* ---------------------------------------------------------------------------------------------------- ops */
 
 static const psd_column ops_columns[] = {
-    {"job", PSD_CELL_TEXT},    {"rank", PSD_CELL_INT},       {"ops", PSD_CELL_INT},
-    {"sent", PSD_CELL_BYTES},  {"received", PSD_CELL_BYTES}, {"current", PSD_CELL_TEXT},
-    {"count", PSD_CELL_INT},   {"dtype", PSD_CELL_TEXT},     {"age", PSD_CELL_NS},
-    {"tensor", PSD_CELL_TEXT}, {"site", PSD_CELL_TEXT},
+    {"job", PSD_CELL_TEXT},   {"rank", PSD_CELL_INT},       {"ops", PSD_CELL_INT},
+    {"sent", PSD_CELL_BYTES}, {"received", PSD_CELL_BYTES}, {"current", PSD_CELL_TEXT},
+    {"peer", PSD_CELL_INT},   {"count", PSD_CELL_INT},      {"dtype", PSD_CELL_TEXT},
+    {"age", PSD_CELL_NS},     {"tensor", PSD_CELL_TEXT},    {"site", PSD_CELL_TEXT},
 };
 
 static void visit_op(psd_core *core, const job *j, const member *m, page *p)
@@ -182,9 +192,11 @@ static void visit_op(psd_core *core, const job *j, const member *m, page *p)
     *row++ = cell_bytes(m->bytes_sent);
     *row++ = cell_bytes(m->bytes_received);
     *row++ = cell_text(op == NULL ? "-" : psd_op_name((psd_op_kind)op->kind));
-    *row++ = cell_int(op == NULL ? 0 : op->count);
+    *row++ = op == NULL || op->peer < 0 ? cell_none() : cell_int(op->peer);
+    *row++ = op == NULL ? cell_none() : cell_int(op->count);
     *row++ = cell_text(op == NULL || op->dtype == 0 ? "-" : psd_dtype_name((psd_dtype)op->dtype));
-    *row++ = cell_int(op == NULL ? 0 : op->age_ns + (m->seen == INT64_MIN ? 0 : core->now - m->seen));
+    *row++ =
+        op == NULL ? cell_none() : cell_int(op->age_ns + (m->seen == INT64_MIN ? 0 : core->now - m->seen));
     *row++ = cell_text(op == NULL ? "" : op->name);
     *row = cell_text(op == NULL ? "" : op->site);
 }
@@ -266,6 +278,17 @@ static const view *view_find(const char *name)
     return work_view_find(name);
 }
 
+/* Of the jobs that have ended, or of those that have not. */
+static void visit_jobs(psd_core *core, const view *v, const char *name, bool ended, page *p)
+{
+    for (uint32_t i = 0; i < core->job_count && !p->full; i++) {
+        job *j = core->jobs[i];
+        if ((j->state == JOB_ENDED) == ended && (name[0] == 0 || strcmp(j->name, name) == 0))
+            v->visit_job(core, j, p);
+    }
+}
+
+/* What people work with comes first: the rows of jobs that have ended follow those of all others. */
 static void answer_rows(psd_core *core, const view *v, const psd_msg_query *query, psd_msg_reply *reply)
 {
     uint32_t limit = query->limit == 0 ? DEFAULT_ROWS : query->limit > MOST_ROWS ? MOST_ROWS : query->limit;
@@ -275,9 +298,10 @@ static void answer_rows(psd_core *core, const view *v, const psd_msg_query *quer
         return;
     if (v->visit_core != NULL)
         v->visit_core(core, query->job, &p);
-    for (uint32_t i = 0; v->visit_job != NULL && i < core->job_count && !p.full; i++)
-        if (query->job[0] == 0 || strcmp(core->jobs[i]->name, query->job) == 0)
-            v->visit_job(core, core->jobs[i], &p);
+    if (v->visit_job != NULL) {
+        visit_jobs(core, v, query->job, false, &p);
+        visit_jobs(core, v, query->job, true, &p);
+    }
     reply->next = p.full ? query->after + p.count : 0;
     reply->column_count = (uint32_t)v->column_count;
     reply->columns = v->columns;
@@ -285,23 +309,76 @@ static void answer_rows(psd_core *core, const view *v, const psd_msg_query *quer
     reply->cells = p.cells;
 }
 
+/* ------------------------------------------------------------------------------------------------- stopping */
+
+static const psd_column stop_columns[] = {{"job", PSD_CELL_TEXT}, {"ranks", PSD_CELL_INT}};
+
+static bool job_may_stop(const job *j, const char *name)
+{
+    return j->state != JOB_ENDED && (name[0] == 0 || strcmp(j->name, name) == 0);
+}
+
+/* "; jobs that run: a, b and 3 more" */
+static void append_running(const psd_core *core, char *out, size_t out_bytes)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < core->job_count; i++) {
+        const job *j = core->jobs[i];
+        if (j->state == JOB_ENDED)
+            continue;
+        if (count++ < NAMED_JOBS)
+            psd_append(out, out_bytes, "%s%s", count == 1 ? "; jobs that run: " : ", ", j->name);
+    }
+    if (count > NAMED_JOBS)
+        psd_append(out, out_bytes, " and %u more", count - NAMED_JOBS);
+    if (count == 0)
+        psd_append(out, out_bytes, "; no job runs");
+}
+
+static void refuse_stop(const psd_core *core, const char *name, psd_msg_reply *reply)
+{
+    const job *j = jobs_find(core, name);
+    reply->status = j == NULL ? PSD_ERR_NOT_FOUND : PSD_ERR_STOPPED;
+    if (name[0] == 0)
+        (void)snprintf(reply->text, sizeof(reply->text), "there is nothing to stop");
+    else
+        (void)snprintf(reply->text, sizeof(reply->text), "%s %.63s%s", j == NULL ? "there is no job" : "job",
+                       name, j == NULL ? "" : " has ended already");
+    append_running(core, reply->text, sizeof(reply->text));
+}
+
+/* A row for each job, with the ranks that were told. */
 static void answer_stop(psd_core *core, const psd_msg_query *query, psd_msg_reply *reply)
 {
     uint32_t ranks = 0;
     uint32_t jobs = 0;
-    for (uint32_t i = 0; i < core->job_count; i++) {
+    page p = {.limit = core->job_count, .columns = 2};
+    p.cells = arena_take(core, (size_t)(core->job_count + 1) * 2 * sizeof(psd_cell));
+    for (uint32_t i = 0; i < core->job_count && p.cells != NULL; i++) {
         job *j = core->jobs[i];
-        if (j->state == JOB_ENDED || (query->job[0] != 0 && strcmp(j->name, query->job) != 0))
+        if (!job_may_stop(j, query->job))
             continue;
+        psd_cell *row = page_row(&p);
+        row[0] = cell_text(j->name);
+        row[1] = cell_int(j->have);
         ranks += j->have;
         jobs++;
         jobs_stop(core, j, "stopped by psctl stop");
     }
-    if (jobs > 0)
-        mark_journal(core);
+    if (jobs == 0) {
+        refuse_stop(core, query->job, reply);
+        return;
+    }
+    mark_journal(core);
+    reply->column_count = 2;
+    reply->columns = stop_columns;
+    reply->row_count = p.count;
+    reply->cells = p.cells;
     (void)snprintf(reply->text, sizeof(reply->text), "told %u rank%s of %u job%s to stop", ranks,
                    ranks == 1 ? "" : "s", jobs, jobs == 1 ? "" : "s");
 }
+
+/* --------------------------------------------------------------------------------------------------- answer */
 
 void views_answer(psd_core *core, const psd_event *event)
 {
@@ -310,11 +387,12 @@ void views_answer(psd_core *core, const psd_event *event)
     psd_msg *msg = send_to_peer(core, event->peer, PSD_MSG_REPLY);
     psd_msg_reply *reply = &msg->u.reply;
     msg->request = event->msg->request;
-    if (query->job[0] != 0 && jobs_find(core, query->job) == NULL) {
+    bool is_stop = strcmp(query->view, "stop") == 0;
+    if (!is_stop && query->job[0] != 0 && jobs_find(core, query->job) == NULL) {
         reply->status = PSD_ERR_NOT_FOUND;
         (void)snprintf(reply->text, sizeof(reply->text), "there is no job %.63s at this coordinator",
                        query->job);
-    } else if (strcmp(query->view, "stop") == 0) {
+    } else if (is_stop) {
         answer_stop(core, query, reply);
     } else if (v != NULL) {
         answer_rows(core, v, query, reply);

@@ -20,6 +20,7 @@ psd_cell *page_row(page *p);
 psd_cell cell_text(const char *text);
 psd_cell cell_int(int64_t value);
 psd_cell cell_bytes(uint64_t value);
+psd_cell cell_none(void); /* for int, bytes and ns: there is no such value */
 psd_cell cell_ranks(psd_core *core, const uint32_t *members, uint32_t count);
 
 /* One of the two visits is set: by job, or of the core as a whole. */

@@ -7,8 +7,8 @@
 /* ------------------------------------------------------------------------------------------------- groups */
 
 static const psd_column groups_columns[] = {
-    {"job", PSD_CELL_TEXT},   {"group", PSD_CELL_INT},    {"epoch", PSD_CELL_INT}, {"size", PSD_CELL_INT},
-    {"state", PSD_CELL_TEXT}, {"members", PSD_CELL_TEXT}, {"text", PSD_CELL_TEXT},
+    {"job", PSD_CELL_TEXT},   {"group", PSD_CELL_INT}, {"epoch", PSD_CELL_INT},    {"size", PSD_CELL_INT},
+    {"state", PSD_CELL_TEXT}, {"warmup", PSD_CELL_NS}, {"members", PSD_CELL_TEXT}, {"text", PSD_CELL_TEXT},
 };
 
 static const char *const group_states[] = {"", "asking", "opening", "live", "broken"};
@@ -43,6 +43,7 @@ static void visit_groups(psd_core *core, job *j, page *p)
         *row++ = cell_int((int64_t)g->epoch);
         *row++ = cell_int(g->count);
         *row++ = cell_text(group_states[g->state]);
+        *row++ = g->warmup_ns > 0 ? cell_int(g->warmup_ns) : cell_none();
         *row++ = cell_ranks(core, g->members, g->count);
         *row = cell_text(group_text(core, g));
     }
@@ -52,10 +53,11 @@ static void visit_groups(psd_core *core, job *j, page *p)
         if (row == NULL)
             continue;
         *row++ = cell_text(j->name);
-        *row++ = cell_int(0); /* it has no number before all have asked */
+        *row++ = cell_none(); /* it has no number before all have asked */
         *row++ = cell_int((int64_t)j->epoch);
         *row++ = cell_int(q->count);
         *row++ = cell_text("asked");
+        *row++ = cell_none();
         *row++ = cell_ranks(core, q->members, q->count);
         *row = cell_text(pending_text(core, q));
     }
@@ -111,7 +113,7 @@ static void visit_plans(psd_core *core, job *j, page *p)
         *row++ = cell_bytes(bytes);
         *row++ = cell_int((int64_t)each->runs);
         *row++ = cell_bytes(each->bytes_sent);
-        *row++ = cell_int(each->last_run_ns);
+        *row++ = each->runs > 0 ? cell_int(each->last_run_ns) : cell_none();
         *row = cell_text(plan_text(core, each));
     }
 }

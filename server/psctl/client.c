@@ -368,6 +368,21 @@ void psctl_answer_free(psctl_answer *answer)
     *answer = (psctl_answer){0};
 }
 
+void psctl_answer_keep_last(psctl_answer *answer, uint32_t rows)
+{
+    uint64_t drop = 0;
+    for (size_t i = 0; i < answer->count; i++)
+        drop += answer->pages[i]->msg.u.reply.row_count;
+    drop = drop > rows ? drop - rows : 0;
+    for (size_t i = 0; i < answer->count && drop > 0; i++) {
+        psd_msg_reply *page = &answer->pages[i]->msg.u.reply;
+        uint32_t here = drop < page->row_count ? (uint32_t)drop : page->row_count;
+        page->cells += (size_t)here * page->column_count;
+        page->row_count -= here;
+        drop -= here;
+    }
+}
+
 psctl_exit psctl_client_ask_once(const psctl_options *options, const char *view, const char *job,
                                  psctl_answer *out, char *why, size_t why_bytes)
 {

@@ -23,6 +23,8 @@ void psctl_client_close(psctl_client *client); /* accepts NULL; does not linger 
 psctl_exit psctl_client_ask(psctl_client *client, const char *view, const char *job, psctl_answer *out,
                             char *why, size_t why_bytes);
 void psctl_answer_free(psctl_answer *answer);
+/* Drops all rows but the last `rows`. */
+void psctl_answer_keep_last(psctl_answer *answer, uint32_t rows);
 
 /* open, ask, close. */
 psctl_exit psctl_client_ask_once(const psctl_options *options, const char *view, const char *job,

@@ -10,7 +10,7 @@ const psctl_command psctl_ops = {
     .arguments = "[options]",
     .summary = "what each rank is doing now, and for how long",
     .details = "One row per rank: operations completed, bytes moved, the oldest operation in flight (kind,\n"
-               "tensor, peer, call site) and its age.\n",
+               "peer or root as a rank of its group, elements, dtype, age, tensor, call site).\n",
     .options = PSCTL_VIEW_OPTIONS,
     .run = run,
 };

@@ -8,7 +8,7 @@ static psctl_exit run(const psctl_options *options, int argc, char **argv)
 const psctl_command psctl_plans = {
     .name = "plans",
     .arguments = "[options]",
-    .summary = "compiled transfers and their progress",
+    .summary = "compiled transfers: state, runs, bytes",
     .details = "One row per plan: what it moves, rounds, the hash its ranks agreed on, runs and bytes.\n",
     .options = PSCTL_VIEW_OPTIONS,
     .run = run,

@@ -17,7 +17,7 @@ static json_t *cell_json(psd_cell_type type, const psd_cell *cell)
     case PSD_CELL_NS:
         break;
     }
-    return json_integer(cell->integer);
+    return cell->integer < 0 ? json_null() : json_integer(cell->integer);
 }
 
 static bool add_rows(json_t *array, const psd_msg_reply *reply, uint32_t limit)

@@ -11,6 +11,10 @@ enum { CELL_BYTES = PSD_MAX_TEXT, GAP = 2 };
 
 static const char *cell_text(psd_cell_type type, const psd_cell *cell, char *out)
 {
+    if (cell->integer < 0 && (type == PSD_CELL_INT || type == PSD_CELL_BYTES || type == PSD_CELL_NS)) {
+        snprintf(out, CELL_BYTES, "-");
+        return out;
+    }
     switch (type) {
     case PSD_CELL_TEXT:
         psctl_text_clean(cell->text[0] != '\0' ? cell->text : "-", out, CELL_BYTES);

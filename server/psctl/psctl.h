@@ -12,7 +12,7 @@ typedef enum psctl_exit {
     PSCTL_FAILED = 1,
     PSCTL_USAGE = 2,
     PSCTL_UNREACHABLE = 3,
-    PSCTL_INCIDENT = 4, /* an incident is open */
+    PSCTL_INCIDENT = 4, /* reserved: an incident is open */
 } psctl_exit;
 
 /* Which options a command takes; bits of psctl_command.options. */
@@ -32,6 +32,7 @@ typedef struct psctl_options {
     const char *job;  /* NULL: none given */
     int64_t watch_ms; /* 0: print once */
     uint32_t limit;   /* rows; 0: all */
+    bool newest;      /* the last `limit` rows, not the first */
 } psctl_options;
 
 typedef struct psctl_command {

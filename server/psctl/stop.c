@@ -31,10 +31,8 @@ static psctl_exit run(const psctl_options *options, int argc, char **argv)
     }
     if (options->json)
         code = psctl_print_json(&answer, 0) ? PSCTL_FINE : PSCTL_FAILED;
-    else if (answer.pages[0]->msg.u.reply.row_count > 0 || answer.pages[0]->msg.u.reply.text[0] != '\0')
-        psctl_print_table(&answer, 0, NULL);
     else
-        printf("job %s is told to stop\n", job);
+        psctl_print_table(&answer, 0, NULL);
     psctl_answer_free(&answer);
     return code;
 }
@@ -45,7 +43,8 @@ const psctl_command psctl_stop = {
     .summary = "ask the workers of a job to stop",
     .details =
         "Every rank of the job is told; its next call ends with PSD_ERR_STOPPED. Without --job the job is\n"
-        "PSD_JOB, else `default`. Returns once psd has taken the order, not when the ranks have left: watch\n"
+        "PSD_JOB, else `default`; one that does not run is an error. Prints how many ranks were told. "
+        "Returns once psd has taken the order, not when the ranks have left: watch\n"
         "them with `psctl ranks --watch`.\n",
     .options = PSCTL_OPT_COORDINATOR | PSCTL_OPT_JSON | PSCTL_OPT_JOB,
     .run = run,

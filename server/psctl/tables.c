@@ -9,7 +9,7 @@ const psctl_command psctl_tables = {
     .name = "tables",
     .arguments = "[options]",
     .summary = "parameter tables: servers, trainers, clock",
-    .details = "One row per table: parameters, owners, trainers, optimizer, clock, pushes and pulls.\n",
+    .details = "One row per table: parameters, servers, trainers, clock, pushes and pulls.\n",
     .options = PSCTL_VIEW_OPTIONS,
     .run = run,
 };

@@ -31,6 +31,8 @@ static psctl_exit run(const psctl_options *options, int argc, char **argv)
     if (!options->json) {
         printf("psctl %s, protocol %d\n", PSD_VERSION, PSD_PROTOCOL_VERSION);
         if (code == PSCTL_FINE)
+            printf("psd at %s:\n", options->coordinator);
+        if (code == PSCTL_FINE)
             psctl_print_table(&answer, 0, "psd did not say its version");
     } else if (!print_json(&answer) && code == PSCTL_FINE) {
         code = PSCTL_FAILED;
@@ -46,7 +48,9 @@ const psctl_command psctl_version = {
     .name = "version",
     .arguments = "[options]",
     .summary = "psctl's own version and the coordinator's",
-    .details = "Prints its own version and protocol, also when psd cannot be reached.\n",
+    .details = "Prints its own version and protocol, also when psd cannot be reached, then psd's version, "
+               "protocol,\n"
+               "lease, heartbeat, limits and counts.\n",
     .options = PSCTL_OPT_COORDINATOR | PSCTL_OPT_JSON,
     .run = run,
 };

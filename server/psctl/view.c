@@ -50,12 +50,17 @@ psctl_exit psctl_view(const psctl_options *options, const char *view, const char
         return PSCTL_USAGE;
     psctl_client *client = NULL;
     char why[1536] = "";
-    psctl_exit code = psctl_client_open(options, &client, why, sizeof why);
+    psctl_options all = *options;
+    if (options->newest)
+        all.limit = 0; /* which rows are the last is known at the end */
+    psctl_exit code = psctl_client_open(&all, &client, why, sizeof why);
     for (bool first = true; code == PSCTL_FINE; first = false) {
         psctl_answer answer;
         code = psctl_client_ask(client, view, options->job, &answer, why, sizeof why);
         if (code != PSCTL_FINE)
             break;
+        if (options->newest && options->limit != 0)
+            psctl_answer_keep_last(&answer, options->limit);
         between(options, first);
         code = print(options, &answer, none);
         psctl_answer_free(&answer);

@@ -19,6 +19,7 @@ typedef enum behaviour {
     ANSWER,         /* two rows, one page */
     TWO_PAGES,      /* two rows, one on each page */
     EMPTY,          /* no rows */
+    NOTHING,        /* a row of values that are not there */
     SILENT,         /* takes questions and says nothing */
     GARBAGE,        /* bytes that are no message */
     OTHER_VERSION,  /* a frame of protocol version 200 */
@@ -50,6 +51,9 @@ static const psd_cell cells[2 * COLUMNS] = {
     {.real = 0.5},       {.integer = 1}, {.text = "a\x1b[31m\nb"}, {.integer = 12},
     {.integer = 10},     {.integer = 5}, {.real = 1.0 / 0.0},      {.integer = 0},
 };
+/* What is not there: no rank, no age. */
+static const psd_cell nothing[COLUMNS] = {{.text = ""},    {.integer = -1}, {.integer = -1},
+                                          {.integer = -1}, {.real = -1},    {.integer = 1}};
 
 static void send_msg(fake *f, zmq_msg_t *to, const psd_msg *msg)
 {
@@ -80,6 +84,10 @@ static void answer(fake *f, zmq_msg_t *to, const psd_msg *question)
         break;
     case EMPTY:
         reply->row_count = 0;
+        break;
+    case NOTHING:
+        reply->row_count = 1;
+        reply->cells = nothing;
         break;
     case ENDLESS:
         reply->next = 5;
@@ -201,6 +209,19 @@ PSD_TEST(psctl, table_for_people)
     expect(TWO_PAGES, ARGS("ranks"), 0, "a [31m b");
     expect(TWO_PAGES, ARGS("ranks", "--limit", "1"), 0, "default     0  64 MiB  1.5 s   0.5  yes\n");
     expect(OTHER_REQUESTS, ARGS("ops", "--timeout=10"), 0, "default");
+    expect(NOTHING, ARGS("ranks"), 0,
+           "job  rank  held  age  load  there\n"
+           "-       -     -    -    -1  yes\n");
+}
+
+/* Of a list that grows at its end, the end. */
+PSD_TEST(psctl, events_limited_are_the_newest)
+{
+    const char *last = "job       rank  held   age  load  there\na [31m b    12  10 B  5 ns   inf  no\n";
+    expect(TWO_PAGES, ARGS("events", "-l", "1"), 0, last);
+    expect(ANSWER, ARGS("events", "-l", "1"), 0, last);
+    expect(TWO_PAGES, ARGS("events", "-l", "1", "--json"), 0, "[{\"job\":\"a\\u001B[31m\\nb\",\"rank\":12,");
+    expect(TWO_PAGES, ARGS("events", "-l", "3"), 0, "default");
 }
 
 /* Types by column; an infinity is null. */
@@ -211,6 +232,8 @@ PSD_TEST(psctl, json)
         "[{\"job\":\"default\",\"rank\":0,\"held\":67108864,\"age\":1500000000,\"load\":0.5,\"there\":true},"
         "{\"job\":\"a\\u001B[31m\\nb\",\"rank\":12,\"held\":10,\"age\":5,\"load\":null,\"there\":false}]\n");
     expect(EMPTY, ARGS("ranks", "--json"), 0, "[]\n");
+    expect(NOTHING, ARGS("ranks", "--json"), 0,
+           "[{\"job\":\"\",\"rank\":null,\"held\":null,\"age\":null,\"load\":-1.0,\"there\":true}]\n");
 }
 
 PSD_TEST(psctl, query_fields)

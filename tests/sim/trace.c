@@ -128,6 +128,8 @@ void trace_reply(const psd_msg_reply *reply, bool durable, FILE *out)
                 continue;
             if (c->type == PSD_CELL_TEXT)
                 (void)fprintf(out, " %s=%s", c->name, cell->text);
+            else if (cell->integer < 0)
+                (void)fprintf(out, " %s=-", c->name);
             else if (c->type == PSD_CELL_NS)
                 (void)fprintf(out, " %s=%" PRId64 "ms", c->name, cell->integer / PSD_NS_PER_MS);
             else

@@ -93,7 +93,9 @@ static void stop_remote(const supervisor *s)
     char why[512];
     if (s->args->host_count == 0)
         return;
-    if (psd_launch_stop_job(s->args->coordinator, s->args->job, STOP_ASK_MS, why, sizeof(why)) != PSD_OK)
+    psd_status status =
+        psd_launch_stop_job(s->args->coordinator, s->args->job, STOP_ASK_MS, why, sizeof(why));
+    if (status != PSD_OK && status != PSD_ERR_STOPPED) /* it may have ended meanwhile */
         fprintf(stderr, "psrun: job %s could not be stopped through %s: %s\n", s->args->job,
                 s->args->coordinator, why);
 }
