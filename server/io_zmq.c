@@ -16,12 +16,16 @@
 #define HEARTBEAT_LOST_MS 6000
 #define MONITOR_ADDRESS   "inproc://psd-monitor"
 #define MONITOR_PER_TURN  4096
+#define ZAP_ADDRESS       "inproc://zeromq.zap.01"
+#define ZAP_DOMAIN        "psd"
+#define ZAP_PER_TURN      1024
 #define ENDPOINT_BYTES    256
 
 struct psd_io {
     void *context;
     void *router;
     void *monitor;
+    void *zap;
     zmq_msg_t message; /* the one that the last packet points into */
     char endpoint[ENDPOINT_BYTES];
     psd_peers peers;
@@ -46,6 +50,7 @@ static bool configure(void *router, const char *endpoint)
            set_int(router, ZMQ_HEARTBEAT_IVL, HEARTBEAT_MS) &&
            set_int(router, ZMQ_HEARTBEAT_TIMEOUT, HEARTBEAT_LOST_MS) &&
            set_int(router, ZMQ_HEARTBEAT_TTL, HEARTBEAT_LOST_MS) &&
+           zmq_setsockopt(router, ZMQ_ZAP_DOMAIN, ZAP_DOMAIN, strlen(ZAP_DOMAIN)) == 0 &&
            zmq_setsockopt(router, ZMQ_MAXMSGSIZE, &max_frame, sizeof(max_frame)) == 0;
 }
 
@@ -61,6 +66,49 @@ static bool open_monitor(psd_io *io)
            set_int(io->monitor, ZMQ_LINGER, 0) && zmq_connect(io->monitor, MONITOR_ADDRESS) == 0;
 }
 
+/* The ZMTP handshake asks here whether a peer may come (rfc.zeromq.org/spec/27). All may; but with somebody to ask,
+ * ZeroMQ turns away peers of ZMTP 1.0, which has no greeting, so that any bytes are taken for one, and libzmq 4.3.4 may
+ * abort on them. */
+static bool open_zap(psd_io *io)
+{
+    io->zap = zmq_socket(io->context, ZMQ_REP);
+    return io->zap != NULL && set_int(io->zap, ZMQ_LINGER, 0) && set_int(io->zap, ZMQ_RCVHWM, 0) &&
+           zmq_bind(io->zap, ZAP_ADDRESS) == 0;
+}
+
+static void answer_one(psd_io *io, const uint8_t *request, size_t bytes)
+{
+    const char *const answer[] = {"200", "OK", "", ""}; /* status, text, user, metadata */
+    zmq_send(io->zap, "1.0", 3, ZMQ_SNDMORE);
+    zmq_send(io->zap, request, bytes, ZMQ_SNDMORE);
+    for (int i = 0; i < 4; i++)
+        zmq_send(io->zap, answer[i], strlen(answer[i]), i < 3 ? ZMQ_SNDMORE : 0);
+}
+
+/* Requests come from ZeroMQ itself: version, request id, domain, address, routing id, mechanism. */
+static void answer_handshakes(psd_io *io)
+{
+    uint8_t part[256], request[256];
+    for (int i = 0; i < ZAP_PER_TURN; i++) {
+        size_t bytes = 0;
+        int more = 1;
+        int got = zmq_recv(io->zap, part, sizeof(part), ZMQ_DONTWAIT);
+        if (got < 0)
+            return;
+        for (int at = 1; more; at++) {
+            size_t size = sizeof(more);
+            got = zmq_recv(io->zap, part, sizeof(part), 0);
+            if (at == 1 && got >= 0 && (size_t)got <= sizeof(part)) {
+                bytes = (size_t)got;
+                memcpy(request, part, bytes);
+            }
+            if (got < 0 || zmq_getsockopt(io->zap, ZMQ_RCVMORE, &more, &size) != 0)
+                break;
+        }
+        answer_one(io, request, bytes);
+    }
+}
+
 /* Sockets first, then the context, which waits for them. Keeps errno. */
 static void close_sockets(psd_io *io, int linger_ms)
 {
@@ -73,11 +121,14 @@ static void close_sockets(psd_io *io, int linger_ms)
         zmq_close(io->monitor);
     if (io->router != NULL)
         zmq_close(io->router);
+    if (io->zap != NULL)
+        zmq_close(io->zap);
     if (io->context != NULL)
         while (zmq_ctx_term(io->context) != 0 && errno == EINTR)
             continue;
     io->monitor = NULL;
     io->router = NULL;
+    io->zap = NULL;
     io->context = NULL;
     errno = saved;
 }
@@ -87,7 +138,7 @@ static psd_status open_sockets(psd_io *io, const char *endpoint, int *error)
     psd_status status = PSD_ERR_IO;
     size_t bytes = sizeof(io->endpoint);
     io->context = zmq_ctx_new();
-    if (io->context == NULL)
+    if (io->context == NULL || !open_zap(io))
         goto failed;
     io->router = zmq_socket(io->context, ZMQ_ROUTER);
     if (io->router == NULL || !configure(io->router, endpoint) || !open_monitor(io))
@@ -165,15 +216,19 @@ psd_peers *psd_io_peers(psd_io *io)
 
 void psd_io_wait(psd_io *io, const int *fds, bool *readable, size_t count, int timeout_ms)
 {
-    zmq_pollitem_t items[2 + PSD_IO_MAX_FDS] = {{.socket = io->router, .events = ZMQ_POLLIN},
-                                                {.socket = io->monitor, .events = ZMQ_POLLIN}};
+    enum { OWN = 3 };
+    zmq_pollitem_t items[OWN + PSD_IO_MAX_FDS] = {{.socket = io->router, .events = ZMQ_POLLIN},
+                                                  {.socket = io->monitor, .events = ZMQ_POLLIN},
+                                                  {.socket = io->zap, .events = ZMQ_POLLIN}};
     if (count > PSD_IO_MAX_FDS)
         count = PSD_IO_MAX_FDS;
     for (size_t i = 0; i < count; i++)
-        items[2 + i] = (zmq_pollitem_t){.fd = fds[i], .events = ZMQ_POLLIN};
-    int ready = zmq_poll(items, (int)(2 + count), timeout_ms);
+        items[OWN + i] = (zmq_pollitem_t){.fd = fds[i], .events = ZMQ_POLLIN};
+    int ready = zmq_poll(items, (int)(OWN + count), timeout_ms);
+    if ((items[2].revents & ZMQ_POLLIN) != 0)
+        answer_handshakes(io);
     for (size_t i = 0; i < count; i++)
-        readable[i] = ready > 0 && (items[2 + i].revents & ZMQ_POLLIN) != 0;
+        readable[i] = ready > 0 && (items[OWN + i].revents & ZMQ_POLLIN) != 0;
 }
 
 /* The routing id as a number: its 32 random-start bits, and a bit that keeps 0 free for "nobody". */
