@@ -153,6 +153,19 @@ PSD_TEST(daemon, survives_what_is_not_zmtp)
     stop();
 }
 
+/* ZMTP 1.0 has no greeting that random bytes could fail: its peers are turned away. */
+PSD_TEST(daemon, turns_away_zmtp_1)
+{
+    static const char anonymous_then_hi[] = "\x01\x00\x03\x00hi";
+    start(NULL);
+    int fd = dial();
+    cr_assert_eq(write(fd, anonymous_then_hi, sizeof anonymous_then_hi - 1),
+                 (ssize_t)sizeof anonymous_then_hi - 1);
+    expect_closed(fd);
+    still_answers();
+    stop();
+}
+
 PSD_TEST(daemon, survives_a_frame_of_two_gigabytes)
 {
     static const unsigned char head[] = {2, 0, 0, 0, 0, 0x80, 0, 0, 0, 'x'};
