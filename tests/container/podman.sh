@@ -25,6 +25,7 @@ log_driver = "k8s-file"
 cgroup_manager = "cgroupfs"
 events_logger = "file"
 runtime = "runc"
+lock_type = "file"
 tmp_dir = "$1/tmp"
 [network]
 network_backend = "netavark"
