@@ -324,8 +324,10 @@ static void aborted_in_flight(host_rank *r)
     char *data[2 * N];
     psd_request *requests[2 * N];
     for (int i = 0; i < N; i++) {
+        void *memory = NULL;
+        HOST_CHECK(r, host->mem_alloc(r->backend, BYTES, &memory) == PSD_OK);
         data[i] = calloc(1, BYTES);
-        data[N + i] = calloc(1, BYTES);
+        data[N + i] = memory;
         requests[i] = host_irecv(r, PSD_U8, data[i], BYTES, 1 - r->rank, i);
         requests[N + i] = host_isend(r, PSD_U8, data[N + i], BYTES, 1 - r->rank, i);
     }
@@ -337,7 +339,10 @@ static void aborted_in_flight(host_rank *r)
     for (int i = 0; i < 2 * N; i++) {
         psd_status status = host_finish(r, &requests[i], NULL);
         HOST_CHECK(r, status == PSD_OK || status == PSD_ERR_ABORTED);
-        free(data[i]);
+        if (i < N)
+            free(data[i]);
+        else
+            host->mem_free(r->backend, data[i], BYTES);
     }
 }
 
@@ -524,9 +529,10 @@ PSD_TEST(host_fail, a_killed_peer_is_noticed_over_tcp)
 
 /* The child of a_stopped_peer: stops in the middle of receiving, and must not take what it finds afterwards for
  * the message. */
-static void receive_stopped(shared_page *page, const host_ranks *all, char *data, int64_t bytes)
+static void receive_stopped(shared_page *page, const host_ranks *all, int64_t bytes)
 {
     host_rank r;
+    void *data = calloc(1, (size_t)bytes);
     if (!bring_up(&r, all, page, 1))
         _exit(1);
     psd_request *receive = host_irecv(&r, PSD_U8, data, bytes, 0, 0);
@@ -541,14 +547,15 @@ PSD_TEST(host_fail, a_stopped_peer_does_not_keep_an_aborted_send_nor_read_its_me
     shared_page *page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     cr_assert_neq(page, MAP_FAILED);
     memset(page, 0, sizeof(*page));
-    char *data = calloc(1, BYTES);
     pid_t child = fork();
     cr_assert_geq(child, 0);
     if (child == 0)
-        receive_stopped(page, &all, data, BYTES);
+        receive_stopped(page, &all, BYTES);
     host_rank r;
     int state = 0;
+    void *data = NULL;
     cr_assert(bring_up(&r, &all, page, 0));
+    cr_assert_eq(host->mem_alloc(r.backend, BYTES, &data), PSD_OK, "memory that the receiver reads");
     cr_assert_eq(waitpid(child, &state, WUNTRACED), child);
     cr_assert(WIFSTOPPED(state));
     psd_request *send = host_isend(&r, PSD_U8, data, BYTES, 1, 0);
@@ -558,7 +565,7 @@ PSD_TEST(host_fail, a_stopped_peer_does_not_keep_an_aborted_send_nor_read_its_me
     cr_assert_eq(kill(child, SIGCONT), 0);
     cr_assert_eq(waitpid(child, &state, 0), child);
     cr_expect(WIFEXITED(state) && WEXITSTATUS(state) == 0);
+    host->mem_free(r.backend, data, BYTES);
     host_rank_close(&r);
-    free(data);
     munmap(page, sizeof(*page));
 }

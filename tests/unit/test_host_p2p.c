@@ -15,12 +15,17 @@ static int run(int32_t size, const char *transport, int64_t eager_limit, host_ra
     return host_ranks_run(&all);
 }
 
+static void fill(unsigned char *data, int64_t bytes, int seed)
+{
+    for (int64_t i = 0; i < bytes; i++)
+        data[i] = (unsigned char)(i * 31 + seed + (i >> 9));
+}
+
 static unsigned char *pattern(int64_t bytes, int seed)
 {
     unsigned char *data = malloc((size_t)bytes + 1);
     cr_assert_not_null(data);
-    for (int64_t i = 0; i < bytes; i++)
-        data[i] = (unsigned char)(i * 31 + seed + (i >> 9));
+    fill(data, bytes, seed);
     return data;
 }
 
@@ -41,6 +46,37 @@ static void barrier(host_rank *r)
 }
 
 /* -------------------------------------------------------------------------------------------------- sizes */
+
+/* From the backend's own memory, which large messages are read from by the receiver. */
+static void exchange_tensor_memory(host_rank *r)
+{
+    enum { BYTES = 9000001 };
+    int32_t peer = 1 - r->rank;
+    void *out = NULL;
+    void *in = NULL;
+    HOST_CHECK(r, host->mem_alloc(r->backend, BYTES, &out) == PSD_OK);
+    HOST_CHECK(r, host->mem_alloc(r->backend, 2 * BYTES, &in) == PSD_OK);
+    unsigned char *got = in;
+    HOST_CHECK(r, got[0] == 0 && got[2 * BYTES - 1] == 0);
+    fill(out, BYTES, r->rank);
+    psd_request *send = host_isend(r, PSD_U8, out, BYTES, peer, 5);
+    barrier(r);
+    psd_request *receive = host_irecv(r, PSD_U8, got, BYTES, peer, 5);
+    HOST_CHECK(r, host_finish(r, &receive, NULL) == PSD_OK);
+    HOST_CHECK(r, host_finish(r, &send, NULL) == PSD_OK);
+    HOST_CHECK(r, has_pattern(got, BYTES, peer));
+    psd_op gather = host_op(PSD_OP_ALL_GATHER, PSD_U8, BYTES, out, in);
+    HOST_CHECK(r, host_run(r, &gather, NULL) == PSD_OK);
+    HOST_CHECK(r, has_pattern(got, BYTES, 0) && has_pattern(got + BYTES, BYTES, 1));
+    host->mem_free(r->backend, out, BYTES);
+    host->mem_free(r->backend, in, 2 * BYTES);
+}
+
+PSD_TEST(host_p2p, messages_from_memory_of_the_backend)
+{
+    cr_assert_eq(run(2, "shm", 65536, exchange_tensor_memory), 0);
+    cr_assert_eq(run(2, "tcp", 65536, exchange_tensor_memory), 0);
+}
 
 static void exchange(host_rank *r, int64_t bytes, bool posted_late)
 {

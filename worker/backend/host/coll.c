@@ -5,7 +5,7 @@
 /* The incoming pieces of one chunk, all ranks together, should stay in a core's second-level cache. */
 #define CACHE_BYTES     ((size_t)512 << 10)
 #define CHUNK_MIN_BYTES ((size_t)16 << 10)
-#define CHUNK_MAX_BYTES ((size_t)256 << 10)
+#define CHUNK_MAX_BYTES ((size_t)128 << 10)
 #define LINE_BYTES      ((size_t)64)
 
 static size_t round_up(size_t bytes)

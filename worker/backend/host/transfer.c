@@ -8,14 +8,11 @@
 
 /* ------------------------------------------------------------------------------------------------ sending */
 
-/* Should the receiver read this memory? In small pages that takes the kernel longer than both sides' copies
- * through the ring take, but leaves this side's core alone: right for point to point, which often goes beside a
- * computation, and not for collectives, for which all ranks wait. */
+/* Should the receiver read this memory? In small pages that takes the kernel longer than the copies of both sides
+ * through the ring take, together. */
 static bool may_be_read(const engine *e, const xfer *s)
 {
-    if (s->bytes == 0 || !host_link_is_shm(s->peer->link))
-        return false;
-    return s->channel == FRAME_P2P || tensor_memory_is_huge(&e->huge, s->data, s->bytes);
+    return host_link_is_shm(s->peer->link) && tensor_memory_is_huge(&e->huge, s->data, s->bytes);
 }
 
 void transfer_send(engine *e, xfer *s, frame *f, uint64_t eager_limit)
