@@ -115,8 +115,8 @@ static psd_status check_param(PSD_AT, const psd_ctx *ctx, const char *name, int3
 
 static int by_name(const void *a, const void *b)
 {
-    const psd_tensor *const *left = a, *const *right = b;
-    return strcmp((*left)->name, (*right)->name);
+    const char *const *left = a, *const *right = b;
+    return strcmp(*left, *right);
 }
 
 /* Names are how people tell parameters apart, here and in checkpoints. */
@@ -124,18 +124,18 @@ static psd_status check_names_differ(PSD_AT, const psd_ctx *ctx, const char *nam
                                      int32_t count)
 {
     psd_status status = PSD_OK;
-    const psd_tensor **sorted = malloc((size_t)count * sizeof(*sorted));
+    const char **sorted = malloc((size_t)count * sizeof(*sorted));
     if (sorted == NULL)
         return psd_error_set(file, line, PSD_ERR_NOMEM, "psd_table_open: out of memory for table \"%s\"",
                              name);
     for (int32_t p = 0; p < count; p++)
-        sorted[p] = &params[p];
+        sorted[p] = params[p].name;
     qsort(sorted, (size_t)count, sizeof(*sorted), by_name);
     for (int32_t p = 1; p < count && status == PSD_OK; p++)
         if (by_name(&sorted[p - 1], &sorted[p]) == 0)
             status = psd_error_set(file, line, PSD_ERR_INVAL,
                                    "psd_table_open: table \"%s\", rank %d: two parameters are named \"%s\"",
-                                   name, ctx->rank, sorted[p]->name);
+                                   name, ctx->rank, sorted[p]);
     free(sorted);
     return status;
 }
