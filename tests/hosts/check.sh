@@ -5,6 +5,7 @@
 here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 work=/run/psd-hosts # goes with the sandbox
 mkdir -p "$work"
+export PSD_JOIN_TIMEOUT_MS=25000
 unset PSD_RUN_DIR XDG_RUNTIME_DIR # ranks that are killed leave records: in the /dev/shm of their host
 # shellcheck source=tests/hosts/net.sh
 . "$here/net.sh"
@@ -40,16 +41,16 @@ end_of() { # SECONDS PID WHAT
 
 psd_up() { [ -s "$work/ready" ]; }
 
-# Sets psd_pid and PSD_COORDINATOR.
+# Sets PSD_COORDINATOR: by the host's name, or the address in $listen.
 start_psd() { # HOST OPTIONS...
     local host=$1 on
     shift
     on_host "$host"
     rm -f "$work/ready"
-    "${on[@]}" "$bin/psd" --listen "tcp://$host:$port" --insecure --ready-fd 3 "$@" \
+    PSD_COORDINATOR=${listen:-tcp://$host:$port}
+    export PSD_COORDINATOR
+    "${on[@]}" "$bin/psd" --listen "$PSD_COORDINATOR" --insecure --ready-fd 3 "$@" \
         3> "$work/ready" > "$work/psd" 2>&1 &
-    psd_pid=$!
-    export PSD_COORDINATOR=tcp://$host:$port
     wait_for 10 psd_up || fail "psd did not start on $host"
 }
 
@@ -91,6 +92,7 @@ end_children() {
     children=$(jobs -p)
     # shellcheck disable=SC2086 # several
     [ -z "$children" ] || kill -KILL $children 2>/dev/null
+    wait 2>/dev/null # until their ports are free
 }
 
 # Runs a test function in a shell of its own, on healed hosts; what it has started is ended after it.
