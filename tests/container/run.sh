@@ -49,11 +49,26 @@ full_build() {
         --target demo --build-arg "BUILDER=$base" --build-arg "RUNTIME=$base" --tag localhost/psd-full:demo "$here/../.." &&
         podman run --rm --pull=never --no-healthcheck --network=none --read-only --cap-drop=all localhost/psd-full:demo \
             psrun --standalone -n 2 -- hello_all_reduce &&
-        podman images localhost/psd-full
+        derived_image && podman images localhost/psd-full
     status=$?
-    podman rmi -f localhost/psd-full:demo > /dev/null 2>&1
+    podman rmi -f localhost/psd-full:derived localhost/psd-full:demo > /dev/null 2>&1
     podman image prune -f > /dev/null 2>&1
     [ $status -eq 0 ] || echo "0 passed, 1 failed"
+    return $status
+}
+
+# A user's own program, as deploy/containers.md tells.
+derived_image() {
+    local context status
+    context=$(mktemp -d) || return
+    cp "$here/../../worker/examples/hello_all_reduce.c" "$context/train.c"
+    sed -n '/^    FROM psd AS build$/,/^    CMD/s/^    //p' "$here/../../deploy/containers.md" |
+        sed 's/^FROM psd/FROM localhost\/psd-full:demo/' > "$context/Containerfile"
+    podman build --format docker --pull=never --network=host --layers=false --tag localhost/psd-full:derived "$context" &&
+        podman run --rm --pull=never --no-healthcheck --network=none --read-only --cap-drop=all localhost/psd-full:derived \
+            psrun --standalone -n 2 -- train
+    status=$?
+    rm -rf "$context"
     return $status
 }
 
@@ -64,7 +79,7 @@ inside() {
     # Can this kernel run a container at all?
     # shellcheck source=tests/container/lib.sh
     . "$here/lib.sh"
-    podman run --rm --pull=never --network=none "$PSD_BASE" true > "$scratch/try" 2>&1 ||
+    podman run --rm --pull=never --network psd "$PSD_BASE" true > "$scratch/try" 2>&1 ||
         skip_all "podman cannot run a container here: $(tail -n 1 "$scratch/try")"
     PSD_IMAGE=$("$here/product-image.sh" "$PSD_BUILD" "$PSD_BASE") || { echo "0 passed, 1 failed"; exit 1; }
     export PSD_IMAGE

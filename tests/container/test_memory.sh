@@ -40,6 +40,13 @@ shared_run_dir() {
     is "$(find "$scratch/run" -type f -o -type s)" "" "what is left in PSD_RUN_DIR"
 }
 
+# Of a third container: when process 1 of a pid namespace ends, the kernel kills the others in it.
+shared_pid_namespace() {
+    start holder --ipc shareable -- sleep 120 || return
+    pair "--ipc container:holder --pid container:holder" "--ipc container:holder --pid container:holder" "${big[@]}" &&
+        both_have 'link to [0-9a-f]+: shared memory, rings of .*, single copy$'
+}
+
 shared_network() { pair "" "--network container:a" "${sum[@]}" && uses_shared_memory; }
 
 nothing_shared() {
@@ -82,6 +89,7 @@ check "a shared IPC namespace: shared memory" shared_ipc
 check "a shared /dev/shm: shared memory, and nothing is left there" shared_dev_shm
 check "a shared PSD_RUN_DIR: shared memory, and nothing is left there" shared_run_dir
 check "a shared network namespace: shared memory" shared_network
+check "a shared pid namespace too: single copy, without a capability" shared_pid_namespace
 check "nothing shared: TCP, and the log tells why" nothing_shared
 check "PSD_HOST_TRANSPORT=tcp: TCP" tcp_is_asked_for
 check "PSD_HOST_TRANSPORT=shm where nothing is shared: an error" shm_is_asked_for_in_vain
