@@ -563,6 +563,32 @@ void psd_agent_forget_group(psd_agent *agent, uint32_t group)
     pthread_mutex_unlock(&agent->lock);
 }
 
+psd_time_ns psd_agent_cut_ns(psd_agent *agent)
+{
+    pthread_mutex_lock(&agent->lock);
+    psd_time_ns cut = agent->connected || agent->cut_at == 0 ? 0 : psd_now_ns() - agent->cut_at;
+    pthread_mutex_unlock(&agent->lock);
+    return cut;
+}
+
+psd_time_ns psd_agent_lease_ns(psd_agent *agent)
+{
+    pthread_mutex_lock(&agent->lock);
+    psd_time_ns lease = agent->welcome.lease_ms * PSD_NS_PER_MS;
+    pthread_mutex_unlock(&agent->lock);
+    return lease;
+}
+
+void psd_agent_leaving(psd_agent *agent)
+{
+    pthread_mutex_lock(&agent->lock);
+    if (!agent->stopped_by_job && agent->state != AGENT_OUT)
+        snprintf(agent->text, sizeof agent->text, "this rank leaves");
+    agent->stopped_by_job = true;
+    pthread_cond_broadcast(&agent->changed);
+    pthread_mutex_unlock(&agent->lock);
+}
+
 uint64_t psd_agent_ignored(psd_agent *agent)
 {
     pthread_mutex_lock(&agent->lock);

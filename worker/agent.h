@@ -55,6 +55,14 @@ psd_status psd_agent_take(psd_agent *agent, psd_msg_type type, uint32_t key, psd
 /* Drops what waits to be taken for a group, its ABORT included: the group is closed on this rank. */
 void psd_agent_forget_group(psd_agent *agent, uint32_t group);
 
+/* How long psd has not been connected; 0 while it is. A psd that is stopped is found out by ZeroMQ's heartbeats. */
+psd_time_ns psd_agent_cut_ns(psd_agent *agent);
+psd_time_ns psd_agent_lease_ns(psd_agent *agent); /* as psd gave it */
+
+/* This rank is about to leave: what waits for psd and other ranks ends with PSD_ERR_STOPPED, now and later. BYE
+ * can still be said. */
+void psd_agent_leaving(psd_agent *agent);
+
 /* Frames from psd that were ignored: not decodable, for another incarnation, or answers that nobody waits
  * for. */
 uint64_t psd_agent_ignored(psd_agent *agent);

@@ -57,6 +57,7 @@ struct psd_agent {
     bool stopped_by_job; /* STOP has come */
     bool heard;          /* anything from psd at all */
     bool connected;      /* psd takes messages, as far as the agent's thread last saw */
+    psd_time_ns cut_at;  /* when it was last seen not to, unless connected; 0: not looked yet */
     bool bye_acked;
     agent_state state;
     psd_status status;       /* AGENT_OUT */

@@ -384,7 +384,7 @@ static void run_timers(psd_agent *agent, psd_time_ns now)
 }
 
 /* Under the lock. Is there a connection, with room for messages? */
-static void look_at_connection(psd_agent *agent)
+static void look_at_connection(psd_agent *agent, psd_time_ns now)
 {
     int events = 0;
     size_t bytes = sizeof events;
@@ -392,6 +392,8 @@ static void look_at_connection(psd_agent *agent)
         zmq_getsockopt(agent->socket, ZMQ_EVENTS, &events, &bytes) == 0 && (events & ZMQ_POLLOUT) != 0;
     if (connected != agent->connected)
         pthread_cond_broadcast(&agent->changed);
+    if (!connected && (agent->connected || agent->cut_at == 0))
+        agent->cut_at = now;
     agent->connected = connected;
 }
 
@@ -420,7 +422,7 @@ void *agent_loop(void *argument)
         flush_outbox(agent, now);
         pthread_mutex_lock(&agent->lock);
         stop = agent->stop;
-        look_at_connection(agent);
+        look_at_connection(agent, now);
         pthread_mutex_unlock(&agent->lock);
         if (stop)
             break;

@@ -9,7 +9,8 @@
 
 #include "common/log.h"
 
-#define BYE_TIMEOUT_MS 5000
+/* Within the grace that launchers give between SIGTERM and SIGKILL, with a stopped psd too. */
+#define BYE_TIMEOUT_MS 2000
 
 /* Counts forks of this process, seen from the child: how a context knows that it was inherited. */
 static _Atomic unsigned forks;
@@ -382,8 +383,9 @@ psd_status psd_finalize_at(PSD_AT, psd_ctx **ctx_in)
     psd_works_settle(ctx);
     psd_buckets_release(ctx);
     status = psd_group_close_all(ctx);
-    say_bye(ctx, status, status == PSD_OK ? "" : psd_status_text(status),
-            psd_deadline_ns(psd_now_ns(), BYE_TIMEOUT_MS));
+    if (!ctx->psd_is_gone)
+        say_bye(ctx, status, status == PSD_OK ? "" : psd_status_text(status),
+                psd_deadline_ns(psd_now_ns(), BYE_TIMEOUT_MS));
     if (status != PSD_OK)
         psd_error_set(file, line, status,
                       "psd_finalize: rank %d left; one of its groups was broken, and no call has said so: %s",

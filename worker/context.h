@@ -38,6 +38,7 @@ struct psd_ctx {
     psd_works works;
     psd_buckets buckets;
     _Atomic int ended; /* PSD_OK, or why the whole context is over (PSD_ERR_STOPPED, PSD_ERR_REFUSED, ...) */
+    bool psd_is_gone;  /* and that has been told: psd_finalize takes no leave of it */
     char ended_text[PSD_MAX_TEXT]; /* written before `ended`, once */
     pthread_mutex_t parts_lock;    /* making plans and tables, and the end */
     _Atomic(psd_plans *) plans;

@@ -232,7 +232,8 @@ static psd_status open_closed_world(psd_ctx *ctx, char *why, size_t why_bytes)
     char address[PSD_MAX_ADDR];
     const char *addresses[] = {address};
     opening o = {.ctx = ctx, .psd_knows = true};
-    psd_msg_group_opened self = {.group = UINT32_MAX, .count = (uint32_t)ctx->world, .addresses = addresses};
+    psd_msg_group_opened self = {
+        .group = GROUP_CLOSED_WORLD, .count = (uint32_t)ctx->world, .addresses = addresses};
     psd_status status = ctx->ops->address(ctx->backend, address, sizeof address);
     o.slot = status == PSD_OK ? group_slot_take(&ctx->groups, self.group) : NULL;
     if (o.slot == NULL) {

@@ -4,6 +4,9 @@
 
 #include "worker/groups.h"
 
+/* psd's id of no group: of the world of a rank that came to a running job. */
+#define GROUP_CLOSED_WORLD UINT32_MAX
+
 /* A slot for a group that is being opened: its handle is not valid yet. NULL: no memory, or PSD_MAX_GROUPS
  * are open. */
 psd_group_slot *group_slot_take(psd_groups *groups, uint32_t id);

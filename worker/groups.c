@@ -197,12 +197,35 @@ psd_status psd_group_close_all(psd_ctx *ctx)
     return untold;
 }
 
-/* ------------------------------------------------------------------------------------------------- aborts */
+/* ------------------------------------------------------------------------------------- all that are open */
 
 psd_status psd_group_broken(const psd_group_slot *slot, char *text, size_t text_bytes)
 {
     text[0] = '\0';
     return slot->ops->group_error(slot->backend, text, text_bytes);
+}
+
+static void visit_slot(const psd_group_slot *slot,
+                       void (*visit)(void *arg, uint32_t world_rank, psd_status state), void *arg)
+{
+    for (int32_t i = 0; i < slot->size; i++) {
+        if (i != slot->rank)
+            visit(arg, slot->members[i], slot->ops->group_member(slot->backend, i));
+    }
+}
+
+void psd_groups_visit(psd_ctx *ctx, void (*visit)(void *arg, uint32_t world_rank, psd_status state),
+                      void *arg)
+{
+    psd_groups *groups = &ctx->groups;
+    pthread_mutex_lock(&groups->lock);
+    uint32_t used = atomic_load(&groups->used);
+    for (uint32_t i = 0; i < used; i++) {
+        const psd_group_slot *slot = atomic_load(&groups->slots[i]);
+        if (slot->backend != NULL && slot->id != GROUP_CLOSED_WORLD)
+            visit_slot(slot, visit, arg);
+    }
+    pthread_mutex_unlock(&groups->lock);
 }
 
 static void abort_where(psd_ctx *ctx, bool all, uint32_t id, psd_status status, const char *text)

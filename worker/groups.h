@@ -59,6 +59,10 @@ psd_status psd_group_close_all(psd_ctx *ctx);
 /* Says on this context why its group is broken, in the words of the backend; `text` is "" if it is not. */
 psd_status psd_group_broken(const psd_group_slot *slot, char *text, size_t text_bytes);
 
+/* Calls visit() for each other member of each open group with what the backend's group_member says of it. It must not call back into the groups. */
+void psd_groups_visit(psd_ctx *ctx, void (*visit)(void *arg, uint32_t world_rank, psd_status state),
+                      void *arg);
+
 /* Breaks the group with this id, or all groups, on this rank. Any thread. */
 void psd_group_abort_id(psd_ctx *ctx, uint32_t id, psd_status status, const char *text);
 void psd_group_abort_all(psd_ctx *ctx, psd_status status, const char *text);

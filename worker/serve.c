@@ -4,8 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/conf.h"
 #include "common/log.h"
 #include "worker/serve.h"
+#include "worker/serve_watch.h"
 #include "worker/table_shard.h"
 
 /* How long the loop sleeps when nothing moves: what it takes to notice an assignment or the end. */
@@ -25,6 +27,7 @@ typedef struct server {
     table_shard *freed;  /* psd wants them freed; their thread still joins */
     psd_time_ns looked;  /* when the agent was asked last */
     psd_time_ns told;    /* when progress was told last */
+    serve_watch watch;
 } server;
 
 static void tell(const server *s, psd_msg_type type, const psd_msg_table *body)
@@ -153,7 +156,12 @@ static void refuse(server *s, uint32_t world_rank, const table_msg *msg)
 static void take_request(server *s, const psd_chan_msg *raw)
 {
     table_msg msg;
-    if (!table_msg_decode(raw->data, raw->bytes, &msg) || msg.kind == TABLE_ACK || msg.kind == TABLE_NAK) {
+    bool is_known = table_msg_decode(raw->data, raw->bytes, &msg);
+    if (is_known && msg.kind == TABLE_SERVER) {
+        serve_watch_server(&s->watch, raw->source);
+        return;
+    }
+    if (!is_known || msg.kind == TABLE_ACK || msg.kind == TABLE_NAK) {
         psd_log("tables", PSD_LOG_WARN,
                 "dropped a message of %u bytes from rank %u: not a request to a table's server", raw->bytes,
                 raw->source);
@@ -200,9 +208,11 @@ static psd_status turn(server *s)
     return status;
 }
 
-/* Trainers of a table that is still open would wait for this server. */
+/* Trainers of a table that is still open would wait for this server. What waits for psd or for trainers to come to
+ * a table's group would hold this one back. */
 static void free_all(server *s, bool job_goes_on)
 {
+    psd_agent_leaving(s->ctx->agent);
     while (s->shards != NULL) {
         if (job_goes_on)
             table_shard_abandon(s->shards);
@@ -215,12 +225,29 @@ static void free_all(server *s, bool job_goes_on)
     }
 }
 
+/* Nobody is left to serve, and nobody to tell that the job has ended. */
+static psd_status end_alone(PSD_AT, psd_ctx *ctx, bool is_clean)
+{
+    char cut[32];
+    char text[PSD_MAX_TEXT];
+    psd_format_ns(psd_agent_cut_ns(ctx->agent), cut, sizeof(cut));
+    snprintf(text, sizeof(text),
+             "psd at %s has not been connected for %s, and every rank that is not a server has left%s: this "
+             "one ends",
+             ctx->settings.coordinator, cut, is_clean ? "" : ", not all of them well");
+    ctx->psd_is_gone = true;
+    if (!is_clean)
+        return psd_error_set(file, line, PSD_ERR_NO_COORDINATOR, "psd_serve: %.900s", text);
+    psd_log("tables", PSD_LOG_WARN, "%s", text);
+    return PSD_OK;
+}
+
 psd_status psd_serve_at(PSD_AT, psd_ctx *ctx)
 {
     return psd_serve_until(file, line, ctx, NULL);
 }
 
-psd_status psd_serve_until(PSD_AT, psd_ctx *ctx, const volatile sig_atomic_t *stop)
+static psd_status check(PSD_AT, psd_ctx *ctx)
 {
     psd_status status = psd_ctx_check(file, line, "psd_serve", ctx);
     if (status != PSD_OK)
@@ -233,16 +260,33 @@ psd_status psd_serve_until(PSD_AT, psd_ctx *ctx, const volatile sig_atomic_t *st
     if ((ctx->ops->caps & PSD_CAP_CHANNEL) == 0)
         return psd_error_set(file, line, PSD_ERR_UNSUPPORTED,
                              "psd_serve: the %s backend has no small-message channel", ctx->ops->name);
+    return PSD_OK;
+}
+
+psd_status psd_serve_until(PSD_AT, psd_ctx *ctx, const volatile sig_atomic_t *stop)
+{
+    psd_status status = check(file, line, ctx);
+    if (status != PSD_OK)
+        return status;
     server s = {.ctx = ctx, .file = file, .line = line};
+    if (serve_watch_init(&s.watch, ctx) != PSD_OK)
+        return psd_error_set(file, line, PSD_ERR_NOMEM, "psd_serve: out of memory");
     int ended = PSD_OK;
-    while (status == PSD_OK && ended == PSD_OK && !(stop != NULL && *stop)) {
+    bool is_alone = false;
+    while (status == PSD_OK && ended == PSD_OK && !is_alone && !(stop != NULL && *stop)) {
         status = turn(&s);
         ended = atomic_load(&ctx->ended);
+        is_alone = serve_watch_is_over(&s.watch, psd_now_ns());
     }
-    free_all(&s, ended == PSD_OK);
-    if (ended == PSD_ERR_STOPPED || (ended == PSD_OK && status == PSD_OK))
+    bool is_clean = s.watch.is_clean;
+    free_all(&s, ended == PSD_OK && !is_alone);
+    serve_watch_free(&s.watch);
+    if (ended == PSD_ERR_STOPPED || (ended == PSD_OK && status == PSD_OK && !is_alone))
         return PSD_OK;
     if (ended != PSD_OK)
         return psd_error_set(file, line, (psd_status)ended, "psd_serve: %s", ctx->ended_text);
-    return psd_error_set(file, line, status, "psd_serve: the %s backend's channel failed", ctx->ops->name);
+    if (status != PSD_OK)
+        return psd_error_set(file, line, status, "psd_serve: the %s backend's channel failed",
+                             ctx->ops->name);
+    return end_alone(file, line, ctx, is_clean);
 }

@@ -86,7 +86,10 @@ psd_status table_channel_send(psd_ctx *ctx, uint32_t world_rank, const table_msg
 static void deliver(table_channel *channel, const psd_chan_msg *raw)
 {
     table_msg msg;
-    if (!table_msg_decode(raw->data, raw->bytes, &msg) || (msg.kind != TABLE_ACK && msg.kind != TABLE_NAK)) {
+    bool is_known = table_msg_decode(raw->data, raw->bytes, &msg);
+    if (is_known && msg.kind == TABLE_SERVER)
+        return; /* for other servers */
+    if (!is_known || (msg.kind != TABLE_ACK && msg.kind != TABLE_NAK)) {
         psd_log("tables", PSD_LOG_WARN,
                 "dropped a message of %u bytes from rank %u: not an answer of a table's server", raw->bytes,
                 raw->source);

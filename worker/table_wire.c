@@ -23,6 +23,8 @@ const char *table_kind_name(table_kind kind)
         return "ack";
     case TABLE_NAK:
         return "nak";
+    case TABLE_SERVER:
+        return "server";
     }
     return "?";
 }
@@ -61,7 +63,7 @@ uint32_t table_msg_encode(const table_msg *msg, uint8_t out[PSD_TABLE_MSG_BYTES]
 
 static bool kinds_fit(uint64_t kind, uint64_t answers)
 {
-    if (kind < TABLE_JOIN || kind > TABLE_NAK)
+    if (kind < TABLE_JOIN || kind > TABLE_SERVER)
         return false;
     bool is_answer = kind == TABLE_ACK || kind == TABLE_NAK;
     return is_answer ? answers >= TABLE_JOIN && answers <= TABLE_PULL : answers == 0;

@@ -8,6 +8,7 @@
  *     server  -> trainer  ACK     of the request with this kind and sequence; `clock` is the one applied.
  *                                 After the ACK of a PULL the parameters follow
  *     server  -> trainer  NAK     the request was refused: status and text
+ *     server  -> anybody  SERVER  I am a server, and psd is gone: do not stay for me (serve_watch.h)
  *
  * Sequences count a trainer's requests on a table: 1 is the initialisation. */
 #ifndef PSD_TABLE_WIRE_H
@@ -27,6 +28,7 @@ typedef enum table_kind {
     TABLE_PULL = 4,
     TABLE_ACK = 5,
     TABLE_NAK = 6,
+    TABLE_SERVER = 7,
 } table_kind;
 
 typedef struct table_msg {

@@ -144,7 +144,7 @@ static char endpoint[128];
 static char coordinator[160];
 static test_proc psd, ranks[RANKS];
 
-static void start_all(const char *lease)
+static void start_psd(const char *lease)
 {
     const char *argv[] = {test_path("bin/psd"), "--listen", "tcp://127.0.0.1:0", "--lease", lease, NULL};
     const char *env[] = {"PSD_DEBUG=info", NULL};
@@ -152,6 +152,11 @@ static void start_all(const char *lease)
     cr_assert(test_proc_expect(&psd, "listening on ", 10000), "psd: %s", psd.text ? psd.text : "");
     cr_assert_eq(sscanf(strstr(psd.text, "listening on "), "listening on %127[^ ,;\n]", endpoint), 1);
     snprintf(coordinator, sizeof(coordinator), "PSD_COORDINATOR=%s", endpoint);
+}
+
+static void start_all(const char *lease)
+{
+    start_psd(lease);
     for (int r = 0; r < RANKS; r++) {
         char rank[32];
         snprintf(rank, sizeof(rank), "PSD_RANK=%d", r);
@@ -215,6 +220,82 @@ PSD_TEST_WITH(tables, server_ends_on_sigterm, .timeout = 120)
     cr_assert_eq(test_proc_code(&ranks[0]), 0, "server: %s", ranks[0].text);
     trainers_name("rank 0", -1);
     end_all();
+}
+
+/* psd alone tells servers that the job has ended: without it they see that all trainers have left. */
+static void servers_end_without_psd(int number)
+{
+    start_psd("1s");
+    test_proc job;
+    const char *argv[] = {test_path("bin/psrun"),
+                          "-n",
+                          "2",
+                          "--role",
+                          "server",
+                          "--",
+                          test_path("bin/psworker"),
+                          "--role",
+                          "server",
+                          ":",
+                          "-n",
+                          "2",
+                          "--role",
+                          "trainer",
+                          "--",
+                          test_path("examples/digits_train"),
+                          "--mode",
+                          "table",
+                          "--servers",
+                          "2",
+                          NULL};
+    const char *env[] = {coordinator, NULL};
+    cr_assert(test_proc_start(&job, argv, env));
+    cr_assert(test_proc_expect(&job, "epoch 2/", 20000), "%s", job.text);
+    kill(psd.pid, number);
+    cr_assert(test_proc_wait(&job, 40000), "psrun hangs: %s", job.text);
+    cr_assert_eq(test_proc_code(&job), 0, "psrun: %s", job.text);
+    cr_assert(strstr(job.text, "every rank that is not a server has left: this one ends"), "%s", job.text);
+    test_proc_end(&job);
+    test_proc_end(&psd);
+}
+
+PSD_TEST_WITH(tables, servers_end_when_psd_was_killed, .timeout = 120)
+{
+    servers_end_without_psd(SIGKILL);
+}
+
+PSD_TEST_WITH(tables, servers_end_when_psd_is_stopped, .timeout = 120)
+{
+    servers_end_without_psd(SIGSTOP);
+}
+
+/* A trainer that was killed has not left well. */
+PSD_TEST_WITH(tables, servers_tell_failed_trainers_without_psd, .timeout = 120)
+{
+    start_all("1s");
+    kill(psd.pid, SIGKILL);
+    kill(ranks[2].pid, SIGKILL);
+    kill(ranks[3].pid, SIGKILL);
+    for (int r = 0; r < SERVERS; r++) {
+        cr_assert(test_proc_wait(&ranks[r], 30000), "server %d hangs: %s", r, ranks[r].text);
+        cr_assert_eq(test_proc_code(&ranks[r]), 1, "server %d: %s", r, ranks[r].text);
+        cr_assert(strstr(ranks[r].text, "not all of them well"), "server %d: %s", r, ranks[r].text);
+    }
+    end_all();
+}
+
+/* Within the 5 s that psrun gives. */
+PSD_TEST_WITH(tables, server_ends_on_sigterm_without_psd, .timeout = 120)
+{
+    static const int numbers[] = {SIGKILL, SIGSTOP};
+    for (int i = 0; i < 2; i++) {
+        start_all("2s");
+        kill(psd.pid, numbers[i]);
+        kill(ranks[0].pid, SIGTERM);
+        cr_assert(test_proc_wait(&ranks[0], 4500), "server hangs: %s", ranks[0].text);
+        cr_assert_eq(test_proc_code(&ranks[0]), 0, "server: %s", ranks[0].text);
+        end_all();
+    }
 }
 
 static bool ops_show_a_push(void *arg)

@@ -22,11 +22,11 @@ static table_msg sample(void)
 
 PSD_TEST(table_wire, round_trip)
 {
-    for (int kind = TABLE_JOIN; kind <= TABLE_NAK; kind++) {
+    for (int kind = TABLE_JOIN; kind <= TABLE_SERVER; kind++) {
         uint8_t data[PSD_TABLE_MSG_BYTES];
         table_msg in = sample(), out;
         in.kind = (table_kind)kind;
-        in.answers = kind >= TABLE_ACK ? TABLE_PULL : 0;
+        in.answers = kind == TABLE_ACK || kind == TABLE_NAK ? TABLE_PULL : 0;
         in.status = kind == TABLE_NAK ? PSD_ERR_LIMIT : PSD_OK;
         cr_assert(table_msg_decode(data, table_msg_encode(&in, data), &out));
         cr_assert_eq(out.kind, in.kind);

@@ -132,6 +132,9 @@ typedef struct psd_backend_ops {
     void (*group_abort)(psd_backend_group *group, psd_status status, const char *text);
     /* [any] PSD_OK, or the status the group is broken with, and its text. */
     psd_status (*group_error)(psd_backend_group *group, char *text, size_t text_bytes);
+    /* [any] What has become of another member, by its group rank: PSD_INPROGRESS it takes part, PSD_OK it has
+     * closed the group, PSD_ERR_PEER_FAILED its link broke before. With PSD_CAP_CHANNEL. */
+    psd_status (*group_member)(psd_backend_group *group, int32_t rank);
 
     /* [any] Starts an operation. Collectives of one group are started in program order (the caller holds the
      * group's order lock). A broken group gives its status. */

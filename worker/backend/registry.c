@@ -82,9 +82,10 @@ psd_status psd_backend_verify(const psd_backend_ops *ops, char *why, size_t why_
             return PSD_ERR_INVAL;
         }
     }
-    bool channel = ops->chan_send != NULL && ops->chan_recv != NULL;
+    bool channel = ops->chan_send != NULL && ops->chan_recv != NULL && ops->group_member != NULL;
     if (channel != ((ops->caps & PSD_CAP_CHANNEL) != 0)) {
-        snprintf(why, why_bytes, "backend %s: PSD_CAP_CHANNEL does not agree with chan_send and chan_recv",
+        snprintf(why, why_bytes,
+                 "backend %s: PSD_CAP_CHANNEL does not agree with chan_send, chan_recv and group_member",
                  name);
         return PSD_ERR_INVAL;
     }

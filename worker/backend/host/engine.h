@@ -458,6 +458,8 @@ void host_group_on_ping(peer *p, const frame *f, const uint8_t *token);
 void host_group_on_pong(peer *p, const frame *f);
 void host_group_on_broken(peer *p, const frame *f, const char *text);
 void host_group_on_closed(peer *p, const frame *f);
+/* As psd_backend_ops.group_member. */
+psd_status host_group_member_state(const hgroup *g, int32_t rank);
 void host_group_on_compare(peer *p, const frame *f, const char *label);
 void host_group_peer_gone(peer *p);
 /* Breaks the group if this transfer waits for a member that has closed it. */

@@ -477,6 +477,16 @@ void host_group_on_closed(peer *p, const frame *f)
     }
 }
 
+psd_status host_group_member_state(const hgroup *g, int32_t rank)
+{
+    if (rank < 0 || rank >= g->size)
+        return PSD_ERR_INVAL;
+    const member *m = &g->member[rank];
+    if (m->has_closed)
+        return PSD_OK;
+    return m->peer == NULL || m->peer->is_broken ? PSD_ERR_PEER_FAILED : PSD_INPROGRESS;
+}
+
 void host_group_close(hgroup *g)
 {
     frame f = peer_frame(g, FRAME_CLOSED);

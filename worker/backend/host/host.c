@@ -122,6 +122,15 @@ static psd_status group_error(psd_backend_group *g, char *text, size_t text_byte
     return status;
 }
 
+static psd_status member_state(psd_backend_group *g, int32_t rank)
+{
+    engine *e = g->engine;
+    engine_lock(e);
+    psd_status status = host_group_member_state(g, rank);
+    engine_unlock(e);
+    return status;
+}
+
 static psd_status start(psd_backend_group *g, const psd_op *op, psd_request **out)
 {
     engine *e = g->engine;
@@ -283,6 +292,7 @@ const psd_backend_ops psd_backend_host = {
     .group_close = group_close,
     .group_abort = group_abort,
     .group_error = group_error,
+    .group_member = member_state,
     .start = start,
     .test = test,
     .wait = wait_requests,
