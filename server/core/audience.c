@@ -2,10 +2,13 @@
  * filled in one by one while the daemon sends. A list of peers never exists. */
 #include "server/core/state.h"
 
-/* The object of an audience may have ended in this very step: then it is among the buried. */
-static void *find_even_buried(const psd_core *core, const shelf *s, uint32_t id, bury_free free_object)
+/* The object of an audience may have ended in this very step: then it is among the past, or the buried. */
+static void *find_even_buried(const psd_core *core, const shelf *s, const past *kept, uint32_t id,
+                              bury_free free_object)
 {
     void *found = shelf_find(s, id);
+    if (found == NULL)
+        found = past_find(kept, id);
     for (size_t i = 0; found == NULL && i < core->grave_count; i++) {
         uint32_t grave_id;
         if (core->graves[i].free_object != free_object)
@@ -112,17 +115,17 @@ static bool next_by_group(const psd_core *core, const job *j, psd_effect *effect
 {
     uint32_t id = effect->audience.id;
     if (id < PENDING_IDS) {
-        const group *g = find_even_buried(core, &j->groups, id, group_free);
+        const group *g = find_even_buried(core, &j->groups, &j->past_groups, id, group_free);
         return g != NULL && next_in_group(j, g, effect->msg, cursor, peer);
     }
-    const pending *p = find_even_buried(core, &j->pendings, id, pending_free);
+    const pending *p = find_even_buried(core, &j->pendings, &j->past_pendings, id, pending_free);
     return p != NULL && next_in_pending(j, p, effect->msg, cursor, peer);
 }
 
 static bool next_by_table(const psd_core *core, const job *j, psd_effect *effect, uint64_t *cursor,
                           psd_peer *peer)
 {
-    const table *t = find_even_buried(core, &j->tables, effect->audience.id, table_free);
+    const table *t = find_even_buried(core, &j->tables, &j->past_tables, effect->audience.id, table_free);
     if (t == NULL)
         return false;
     return effect->audience.kind == PSD_TO_TRAINERS ? next_trainer(j, t, effect->msg, cursor, peer)
@@ -155,7 +158,7 @@ bool psd_core_next_addressee(psd_core *core, psd_effect *effect, uint64_t *curso
     if (to->kind == PSD_TO_GROUP)
         return next_by_group(core, j, effect, cursor, peer);
     if (to->kind == PSD_TO_PLAN) {
-        const plan *p = find_even_buried(core, &j->plans, to->id, plan_free);
+        const plan *p = find_even_buried(core, &j->plans, &j->past_plans, to->id, plan_free);
         return p != NULL && next_in_plan(core, j, p, msg, cursor, peer);
     }
     return next_by_table(core, j, effect, cursor, peer);

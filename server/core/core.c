@@ -65,14 +65,14 @@ static bool same_ident(const member *m, const psd_ident *ident)
            strcmp(m->job->name, ident->job) == 0;
 }
 
-/* An unknown connection, or one that speaks for somebody else. A BYE that is sent again because its answer
- * was lost is answered once more; all else must say HELLO first. RESYNC answers no request: the request is
- * still open, and comes again after the HELLO. */
+/* An unknown connection, or one that speaks for somebody else. A BYE of somebody who is no member, or no
+ * longer (it is sent again when its answer was lost), is answered: there is nothing to leave. All else must
+ * say HELLO first. RESYNC answers no request: the request is still open, and comes again after the HELLO. */
 static void answer_stranger(psd_core *core, psd_peer peer, const psd_msg *msg)
 {
     const member *m = members_find(core, &msg->ident);
-    bool left = m != NULL && m->state == MEMBER_LEFT && m->incarnation == msg->ident.incarnation;
-    bool acknowledge = left && msg->type == PSD_MSG_BYE;
+    bool is_member = m != NULL && m->incarnation == msg->ident.incarnation && member_is_live(m);
+    bool acknowledge = !is_member && msg->type == PSD_MSG_BYE;
     psd_msg *answer = send_to_peer(core, peer, acknowledge ? PSD_MSG_BYE_ACK : PSD_MSG_RESYNC);
     answer->ident = msg->ident;
     answer->request = acknowledge ? msg->request : 0;

@@ -18,13 +18,19 @@ void pending_free(void *object)
     free(p->requests);
     free(p->colors);
     free(p->keys);
+    free(p->reason);
     free(p);
 }
 
-static void pending_remove(psd_core *core, pending *p)
+/* Off its shelf; it stays among the past as long as somebody may have missed the answer. */
+static void pending_remove(psd_core *core, pending *p, bool missable)
 {
     shelf_remove(&p->job->pendings, p->id);
-    bury(core, p, pending_free);
+    p->changed = core->now;
+    if (missable)
+        past_add_pending(core, p);
+    else
+        bury(core, p, pending_free);
 }
 
 void pending_refuse(psd_core *core, pending *p, psd_status status, const char *text)
@@ -32,7 +38,9 @@ void pending_refuse(psd_core *core, pending *p, psd_status status, const char *t
     psd_msg *msg = send_to(core, to_group(p->job, p->id), PSD_MSG_REFUSE);
     msg->u.refuse.status = status;
     (void)snprintf(msg->u.refuse.text, sizeof(msg->u.refuse.text), "%s", text);
-    pending_remove(core, p);
+    p->status = status;
+    p->reason = core_strdup(core, text);
+    pending_remove(core, p, true);
 }
 
 void pendings_refuse_parent(psd_core *core, job *j, uint32_t parent, psd_status status, const char *text)
@@ -58,10 +66,13 @@ void pendings_member_ended(psd_core *core, member *m, const char *text)
 
 /* ------------------------------------------------------------------------------------ the same, once more */
 
-static void answer_group(psd_core *core, const group *g, const member *m, const psd_msg *msg)
+/* Who is refused does not know the group's number: it will not close it. */
+static void answer_group(psd_core *core, group *g, const member *m, const psd_msg *msg)
 {
     if (g->state == GROUP_BROKEN) {
-        refuse_peer(core, m->peer, msg, g->status, "%s", g->reason == NULL ? "" : g->reason);
+        mark_journal(core);
+        refuse_peer(core, m->peer, msg, g->status, "%s", g->reason == NULL ? no_reason : g->reason);
+        group_mark_closed(core, g, (uint32_t)group_rank_of(g, m));
     } else if (g->state == GROUP_OPENING) {
         psd_msg *answer = send_to_member(core, m, PSD_MSG_GROUP_OPENED);
         answer->request = msg->request;
@@ -80,7 +91,7 @@ static bool asked_before(psd_core *core, const member *m, const psd_msg *msg)
             return true;
     }
     for (size_t i = j->groups.count; i-- > 0;) {
-        const group *g = j->groups.items[i];
+        group *g = j->groups.items[i];
         if (g->requests == NULL)
             continue;
         int64_t at = group_rank_of(g, m);
@@ -89,7 +100,7 @@ static bool asked_before(psd_core *core, const member *m, const psd_msg *msg)
             return true;
         }
     }
-    return false;
+    return past_answers(core, m, msg);
 }
 
 /* ------------------------------------------------------------------------------------------- new requests */
@@ -170,6 +181,78 @@ static bool same_list(const pending *p, const uint32_t *members, uint32_t count)
     return members == NULL || memcmp(p->members, members, count * sizeof(*members)) == 0;
 }
 
+/* The members of a list without a rank twice. */
+static bool same_set(const pending *p, const psd_msg_group_open *open)
+{
+    if (p->how != PSD_GROUP_NEW || p->count != open->count)
+        return false;
+    for (uint32_t i = 0; i < open->count; i++)
+        if (ranks_find(p->members, p->order, p->count, open->members[i]) < 0)
+            return false;
+    return true;
+}
+
+/* Ranks that disagreed were answered at once; one that asks for the same ranks later, in any order, gets the
+ * same answer instead of waiting for those that have had theirs. */
+static bool disagreed_before(psd_core *core, const member *m, const psd_msg *msg)
+{
+    for (size_t i = 0; i < PAST_KEPT; i++) {
+        pending *p = m->job->past_pendings.items[i];
+        if (p == NULL || !p->disagreed || !same_set(p, &msg->u.group_open))
+            continue;
+        int64_t at = ranks_find(p->members, p->order, p->count, (uint32_t)m->rank);
+        if (at < 0 || p->requests[at] != 0)
+            continue;
+        mark_journal(core);
+        p->requests[at] = msg->request;
+        p->disagreed = ++p->asked < p->count;
+        refuse_peer(core, m->peer, msg, p->status, "%s", p->reason == NULL ? no_reason : p->reason);
+        return true;
+    }
+    return false;
+}
+
+/* The same ranks in another order would be another group, for which nobody else asks. */
+static void refuse_order(psd_core *core, const member *m, const psd_msg *msg, pending *p, int64_t at)
+{
+    const psd_msg_group_open *open = &msg->u.group_open;
+    char mine[128], theirs[128], text[PSD_MAX_TEXT];
+    uint32_t first = 0;
+    while (p->requests[first] == 0)
+        first++;
+    ranks_text(open->members, open->count, mine, sizeof(mine));
+    ranks_text(p->members, p->count, theirs, sizeof(theirs));
+    (void)snprintf(text, sizeof(text),
+                   "rank %d asks for a group of ranks %s, but rank %u asked for one of ranks %s: list the "
+                   "ranks in one order on all of them",
+                   m->rank, mine, ranks_at(p->members, first), theirs);
+    mark_journal(core);
+    p->requests[at] = msg->request; /* answered with the others */
+    p->disagreed = ++p->asked < p->count;
+    pending_refuse(core, p, PSD_ERR_MISMATCH, text);
+}
+
+/* The request that this list joins; NULL when it is the first, or was refused. */
+static pending *find_listed(psd_core *core, const member *m, const psd_msg *msg, const uint32_t *members,
+                            bool *refused)
+{
+    const psd_msg_group_open *open = &msg->u.group_open;
+    const shelf *pendings = &m->job->pendings;
+    for (size_t i = 0; i < pendings->count; i++)
+        if (same_list(pendings->items[i], members, open->count))
+            return pendings->items[i];
+    for (size_t i = 0; i < pendings->count; i++) {
+        pending *p = pendings->items[i];
+        int64_t at = ranks_find(p->members, p->order, p->count, (uint32_t)m->rank);
+        if (at < 0 || p->requests[at] != 0 || !same_set(p, open))
+            continue;
+        refuse_order(core, m, msg, p, at);
+        *refused = true;
+        return NULL;
+    }
+    return NULL;
+}
+
 static pending *find_new(psd_core *core, const member *m, const psd_msg *msg)
 {
     const psd_msg_group_open *open = &msg->u.group_open;
@@ -177,9 +260,6 @@ static pending *find_new(psd_core *core, const member *m, const psd_msg *msg)
     if (!list_valid(core, m, msg, &all))
         return NULL;
     const uint32_t *members = all ? NULL : open->members;
-    for (size_t i = 0; i < m->job->pendings.count; i++)
-        if (same_list(m->job->pendings.items[i], members, open->count))
-            return m->job->pendings.items[i];
     uint32_t *order = NULL;
     int64_t twice = -1;
     if (!ranks_order(core, members, open->count, &order, &twice)) {
@@ -187,6 +267,12 @@ static pending *find_new(psd_core *core, const member *m, const psd_msg *msg)
             refuse_peer(core, m->peer, msg, PSD_ERR_INVAL, "group_new lists rank %lld twice",
                         (long long)twice);
         return NULL;
+    }
+    bool refused = disagreed_before(core, m, msg);
+    pending *p = refused ? NULL : find_listed(core, m, msg, members, &refused);
+    if (p != NULL || refused) {
+        free(order);
+        return p;
     }
     return pending_make(core, m, msg, open->count, members, order);
 }
@@ -202,7 +288,7 @@ static group *find_parent(psd_core *core, const member *m, const psd_msg *msg)
                     m->rank, open->parent);
     else if (g->state == GROUP_BROKEN)
         refuse_peer(core, m->peer, msg, g->status, "%s by rank %d: group %u was aborted: %s", verb, m->rank,
-                    g->id, g->reason == NULL ? "" : g->reason);
+                    g->id, g->reason == NULL ? no_reason : g->reason);
     else if (g->state != GROUP_LIVE)
         refuse_peer(core, m->peer, msg, PSD_ERR_INVAL, "%s by rank %d: group %u is still being opened", verb,
                     m->rank, g->id);
@@ -337,7 +423,7 @@ static void complete_split(psd_core *core, pending *p)
         from = to;
     }
     free(parts);
-    pending_remove(core, p);
+    pending_remove(core, p, true);
 }
 
 static void complete(psd_core *core, pending *p)
@@ -350,7 +436,7 @@ static void complete(psd_core *core, pending *p)
     p->members = NULL;
     p->order = NULL;
     p->requests = NULL;
-    pending_remove(core, p);
+    pending_remove(core, p, false);
 }
 
 /* The same rank asks for the same group with another request: whoever waits for the first one has given up,

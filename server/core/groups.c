@@ -32,7 +32,10 @@ int64_t group_rank_of(const group *g, const member *m)
 static void group_remove(psd_core *core, group *g)
 {
     shelf_remove(&g->job->groups, g->id);
-    bury(core, g, group_free);
+    if (g->state == GROUP_BROKEN && g->requests != NULL)
+        past_add_group(core, g);
+    else
+        bury(core, g, group_free);
 }
 
 void groups_fill_opened(const group *g, psd_msg_group_opened *out)
@@ -153,7 +156,7 @@ static void fill_abort(const group *g, psd_msg_abort *out)
     out->epoch = g->job->epoch;
     out->status = g->status;
     out->culprit = g->culprit;
-    (void)snprintf(out->text, sizeof(out->text), "%s", g->reason == NULL ? "" : g->reason);
+    (void)snprintf(out->text, sizeof(out->text), "%s", g->reason == NULL ? no_reason : g->reason);
 }
 
 static void group_go(psd_core *core, group *g)
@@ -224,7 +227,7 @@ void groups_fail(psd_core *core, member *m, const psd_msg *msg)
                  text);
 }
 
-static void group_mark_closed(psd_core *core, group *g, uint32_t at)
+void group_mark_closed(psd_core *core, group *g, uint32_t at)
 {
     if (bit_set(g->closed, at) && ++g->closed_count == g->count)
         group_remove(core, g);
@@ -273,7 +276,7 @@ static void resume_group(psd_core *core, const group *g, const member *m, uint32
             send_to_member(core, m, PSD_MSG_GROUP_ASK_TOKEN)->u.group_token.group = g->id;
         break;
     case GROUP_OPENING:
-        if (g->requests == NULL && !bit_get(g->ready, at))
+        if (!bit_get(g->ready, at) && g->requests == NULL) /* who asked asks again */
             groups_fill_opened(g, &send_to_member(core, m, PSD_MSG_GROUP_OPENED)->u.group_opened);
         break;
     case GROUP_LIVE:
@@ -290,11 +293,12 @@ static void resume_group(psd_core *core, const group *g, const member *m, uint32
 void groups_resume(psd_core *core, member *m)
 {
     const shelf *groups = &m->job->groups;
+    psd_time_ns since = member_missed_since(core, m);
     for (size_t i = 0; i < groups->count; i++) {
         const group *g = groups->items[i];
         int64_t at = group_rank_of(g, m);
         bool settled = g->state == GROUP_LIVE || g->state == GROUP_BROKEN;
-        if (at >= 0 && (!settled || g->changed >= m->seen))
+        if (at >= 0 && (!settled || g->changed >= since))
             resume_group(core, g, m, (uint32_t)at);
     }
 }

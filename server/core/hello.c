@@ -91,6 +91,20 @@ static void send_stop(psd_core *core, const member *m)
     (void)snprintf(stop->u.stop.text, sizeof(stop->u.stop.text), "%s", m->job->stop_text);
 }
 
+/* The world of this name is over, but not all of its ranks have left: the next one waits for that. Nobody's
+ * member yet, and nothing to journal. */
+static void send_leaving(psd_core *core, const psd_event *event, job *j)
+{
+    psd_msg *msg = send_to_peer(core, event->peer, PSD_MSG_WAITING);
+    msg->ident = event->msg->ident;
+    msg->u.waiting.have = (int32_t)j->have;
+    msg->u.waiting.want = (int32_t)j->world;
+    (void)snprintf(msg->u.waiting.text, sizeof(msg->u.waiting.text),
+                   "the last world of job %s is still leaving: %u of %u ranks left", j->name,
+                   j->world - j->have, j->world);
+    jobs_wait_for_end(core, j, event->peer);
+}
+
 /* A worker that psd knows, on a new connection or asking once more. Nothing changes but its connection; what
  * it may have missed is sent again. */
 static void hello_again(psd_core *core, member *m, const psd_event *event)
@@ -177,13 +191,31 @@ static bool member_enter(psd_core *core, member *m, psd_peer peer)
     return !core->oom;
 }
 
-/* The rank for a newcomer to a running job whose name is new: a place that was left or lost. */
+static bool has_left(const job *j, uint32_t rank)
+{
+    const member *holder = rank < j->world ? j->ranks[rank] : NULL;
+    return holder != NULL && holder->state == MEMBER_LEFT;
+}
+
+/* The rank for a newcomer to a running job whose name is new: a place that was lost, not one that was left.
+ */
 static int32_t vacant_rank(const job *j)
 {
     for (uint32_t rank = 0; rank < j->world && j->have < j->world; rank++)
-        if (members_at(j, rank) == NULL)
+        if (members_at(j, rank) == NULL && !has_left(j, rank))
             return (int32_t)rank;
     return -1;
+}
+
+/* Does this worker belong to the job's next world? A rank that left cleanly has ended its world: who comes
+ * for its place is not a part of that one. Only a lost rank is replaced in a running job. */
+static bool is_for_the_next(const job *j, const member *former, int32_t asked)
+{
+    if (j == NULL || j->state != JOB_RUNNING || (j->stopping && !j->drained) || j->have == j->world)
+        return false;
+    if (asked < 0 && former != NULL)
+        asked = former->rank;
+    return asked >= 0 ? has_left(j, (uint32_t)asked) : vacant_rank(j) < 0;
 }
 
 /* Chooses the rank; -1 while forming: at the end. False: refused. `former` is the earlier holder of the name.
@@ -257,7 +289,12 @@ static void hello_admit(psd_core *core, const psd_event *event, member *former)
     char why[PSD_MAX_TEXT] = "";
     psd_status status = PSD_OK;
     int32_t rank = -1;
-    job *j = jobs_take(core, msg, &status, why, sizeof(why));
+    job *j = jobs_find(core, msg->ident.job);
+    if (is_for_the_next(j, former, msg->u.hello.rank)) {
+        send_leaving(core, event, j);
+        return;
+    }
+    j = jobs_take(core, msg, &status, why, sizeof(why));
     if (j == NULL) {
         refuse_hello(core, event, status, "%s", why);
         return;
@@ -296,6 +333,29 @@ static bool may_replace(const psd_core *core, const member *m, const psd_msg_hel
     return m->peer == 0 || lease_over || (hello->resume_token != 0 && hello->resume_token == m->token);
 }
 
+/* Of a life that was welcome before, as no psd that this one knows of has welcomed it. Taking it for new
+ * would let it go on with groups, plans and tables that only it knows. */
+static void refuse_unknown(psd_core *core, const psd_event *event)
+{
+    const psd_ident *ident = &event->msg->ident;
+    const psd_msg_hello *hello = &event->msg->u.hello;
+    const job *j = jobs_find(core, ident->job);
+    if (j != NULL && j->state == JOB_ENDED)
+        refuse_hello(core, event, PSD_ERR_REFUSED, "job %s ended: start the worker again", j->name);
+    else
+        refuse_hello(
+            core, event, PSD_ERR_REFUSED,
+            "psd was restarted and does not know this job (rank %d of job %s, epoch %llu): start psd "
+            "with --state to let jobs survive a restart",
+            hello->rank, ident->job, (unsigned long long)hello->epoch);
+}
+
+static bool resumes_unknown(const member *m, bool same_life, const psd_msg_hello *hello)
+{
+    bool resumes = hello->epoch > 0 && hello->resume_token != 0 && !same_life;
+    return resumes && (m == NULL || m->token != hello->resume_token);
+}
+
 void members_hello(psd_core *core, const psd_event *event)
 {
     const psd_msg *msg = event->msg;
@@ -308,6 +368,8 @@ void members_hello(psd_core *core, const psd_event *event)
         refuse_hello(core, event, PSD_ERR_INVAL,
                      "this connection speaks for worker %s already: use one connection for each context",
                      speaker->name);
+    } else if (resumes_unknown(m, same_life, &msg->u.hello)) {
+        refuse_unknown(core, event);
     } else if (same_life && m->job->state == JOB_ENDED) {
         refuse_hello(core, event, PSD_ERR_REFUSED, "job %s ended: start the worker again", m->job->name);
     } else if (same_life && member_is_live(m)) {

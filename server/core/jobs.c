@@ -62,9 +62,11 @@ void job_free(job *j)
         free(j->roster[i]->current);
         free(j->roster[i]);
     }
+    past_free(j);
     free(j->roster);
     free(j->ranks);
     free(j->freed);
+    free(j->next_waiters);
     free(j);
 }
 
@@ -93,6 +95,7 @@ static void job_end(psd_core *core, job *j)
     bury_shelf(core, &j->plans, plan_free);
     bury_shelf(core, &j->pendings, pending_free);
     bury_shelf(core, &j->groups, group_free);
+    past_bury(core, j);
     free(j->freed);
     j->freed = NULL;
     j->freed_count = 0;
@@ -102,8 +105,29 @@ static void job_end(psd_core *core, job *j)
     note_add(core, j, -1, j->lost > 0 ? PSD_NOTE_WARN : PSD_NOTE_INFO,
              "job %s ended at epoch %llu: %u left, %u lost", j->name, (unsigned long long)j->epoch, j->left,
              j->lost);
+    for (uint32_t i = 0; i < j->next_waiter_count; i++)
+        (void)send_to_peer(core, j->next_waiters[i], PSD_MSG_RESYNC); /* their HELLO is welcome now */
+    jobs_forget_waiters(j);
     if (j->roster_count > REMEMBERED_WORLD)
         forget_members(core, j);
+}
+
+void jobs_forget_waiters(job *j)
+{
+    free(j->next_waiters);
+    j->next_waiters = NULL;
+    j->next_waiter_count = 0;
+}
+
+void jobs_wait_for_end(psd_core *core, job *j, psd_peer peer)
+{
+    for (uint32_t i = 0; i < j->next_waiter_count; i++)
+        if (j->next_waiters[i] == peer)
+            return;
+    if (j->next_waiters == NULL)
+        j->next_waiters = core_calloc(core, MAX_NEXT_WAITERS, sizeof(*j->next_waiters));
+    if (j->next_waiters != NULL && j->next_waiter_count < MAX_NEXT_WAITERS)
+        j->next_waiters[j->next_waiter_count++] = peer;
 }
 
 void jobs_member_ended(psd_core *core, const member *m)
@@ -111,8 +135,10 @@ void jobs_member_ended(psd_core *core, const member *m)
     job *j = m->job;
     if (j->have == 0)
         job_end(core, j);
-    else if (j->state == JOB_RUNNING && j->have == j->helpers && !member_is_server(m) && !j->stopping)
+    else if (j->state == JOB_RUNNING && j->have == j->helpers && !member_is_server(m) && !j->stopping) {
+        j->drained = true;
         jobs_stop(core, j, "every rank that is not a server has left");
+    }
 }
 
 void jobs_stop(psd_core *core, job *j, const char *text)

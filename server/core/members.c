@@ -45,6 +45,13 @@ void members_touch(psd_core *core, member *m)
         list_put(core, m, LIST_LEASE);
 }
 
+/* A message that came says nothing of one that went the other way, and a dead connection may take this long
+ * to be noticed. */
+psd_time_ns member_missed_since(const psd_core *core, const member *m)
+{
+    return m->seen == INT64_MIN ? INT64_MIN : m->seen - core->lease_ns;
+}
+
 void member_activate(psd_core *core, member *m)
 {
     m->state = MEMBER_ACTIVE;
@@ -178,6 +185,15 @@ static void forget_unranked(psd_core *core, member *m)
         member_forget(core, m);
 }
 
+static void objects_member_ended(psd_core *core, member *m, bool failed, const char *text)
+{
+    tables_member_ended(core, m, failed, text);
+    pendings_member_ended(core, m, text);
+    groups_member_ended(core, m, failed, text);
+    plans_member_ended(core, m);
+    past_member_ended(m);
+}
+
 void member_lose(psd_core *core, member *m, const char *why)
 {
     job *j = m->job;
@@ -195,10 +211,7 @@ void member_lose(psd_core *core, member *m, const char *why)
         forget_unranked(core, m);
         return;
     }
-    tables_member_ended(core, m, true, text);
-    pendings_member_ended(core, m, text);
-    groups_member_ended(core, m, true, text);
-    plans_member_ended(core, m);
+    objects_member_ended(core, m, true, text);
 }
 
 void members_lost(psd_core *core, const psd_ident *ident)
@@ -240,10 +253,7 @@ void members_bye(psd_core *core, member *m, const psd_msg *msg)
     note_add(core, m->job, m->rank, failed ? PSD_NOTE_WARN : PSD_NOTE_INFO, "%s; epoch %llu", text,
              (unsigned long long)m->job->epoch);
     if (running) {
-        tables_member_ended(core, m, failed, text);
-        pendings_member_ended(core, m, text);
-        groups_member_ended(core, m, failed, text);
-        plans_member_ended(core, m);
+        objects_member_ended(core, m, failed, text);
     } else {
         forget_unranked(core, m);
     }
@@ -324,6 +334,7 @@ void members_restart(psd_core *core)
     for (uint32_t i = 0; i < core->job_count; i++) {
         job *j = core->jobs[i];
         j->notice = false;
+        jobs_forget_waiters(j);
         for (uint32_t k = 0; k < j->roster_count; k++) {
             member *m = j->roster[k];
             m->peer = 0;

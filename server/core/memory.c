@@ -5,6 +5,8 @@
 
 #include "server/core/state.h"
 
+const char no_reason[] = "psd has no memory for the reason";
+
 /* ------------------------------------------------------------------------------------------------ shelves */
 
 /* Every shelved struct has its id first. */

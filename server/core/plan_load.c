@@ -307,7 +307,7 @@ void plans_group_broken(psd_core *core, const group *g)
     for (size_t i = plans->count; i-- > 0;) {
         plan *p = plans->items[i];
         if (p->group == g->id)
-            plans_refuse(core, p, g->status, g->reason == NULL ? "" : g->reason);
+            plans_refuse(core, p, g->status, g->reason == NULL ? no_reason : g->reason);
     }
 }
 
@@ -334,10 +334,11 @@ void plans_member_ended(psd_core *core, member *m)
 void plans_resume(psd_core *core, member *m)
 {
     const shelf *plans = &m->job->plans;
+    psd_time_ns since = member_missed_since(core, m);
     for (size_t i = 0; i < plans->count; i++) {
         const plan *p = plans->items[i];
         int64_t at = plan_rank_of(p, m);
-        if (at < 0 || p->state != PLAN_LIVE || p->changed < m->seen)
+        if (at < 0 || p->state != PLAN_LIVE || p->changed < since)
             continue;
         fill_go(p, send_to_member(core, m, PSD_MSG_PLAN_GO), p->requests[at]);
     }

@@ -52,14 +52,16 @@ void plans_refuse(psd_core *core, plan *p, psd_status status, const char *text)
     p->status = status;
     p->reason = core_strdup(core, text);
     note_add(core, p->job, -1, PSD_NOTE_WARN, "plan %u of group %u failed: %s", p->id, p->group, text);
-    if (unknown)
-        plan_remove(core, p);
+    if (unknown) {
+        shelf_remove(&p->job->plans, p->id);
+        past_add_plan(core, p);
+    }
 }
 
 void plans_refuse_failed(psd_core *core, const member *m, const psd_msg *msg, const plan *p)
 {
     refuse_peer(core, m->peer, msg, p->status, "plan %u failed: %s", p->id,
-                p->reason == NULL ? "" : p->reason);
+                p->reason == NULL ? no_reason : p->reason);
 }
 
 /* ------------------------------------------------------------------------------------------------- asking */
@@ -94,7 +96,7 @@ static group *plan_group(psd_core *core, const member *m, const psd_msg *msg)
                     m->rank, id);
     else if (g->state == GROUP_BROKEN)
         refuse_peer(core, m->peer, msg, g->status, "a plan by rank %d: group %u was aborted: %s", m->rank, id,
-                    g->reason == NULL ? "" : g->reason);
+                    g->reason == NULL ? no_reason : g->reason);
     else if (g->state != GROUP_LIVE || g->closed_count > 0)
         refuse_peer(core, m->peer, msg, PSD_ERR_INVAL,
                     "a plan by rank %d: group %u is not open on all its ranks", m->rank, id);
@@ -174,7 +176,7 @@ static bool asked_before(psd_core *core, const member *m, const psd_msg *msg)
             plans_refuse_failed(core, m, msg, p);
         return true;
     }
-    return false;
+    return past_answers(core, m, msg);
 }
 
 static void ask_compile(psd_core *core, plan *p)

@@ -1,7 +1,8 @@
 /* The coordinator's state, shared by the files of core/ and by nobody else.
  *
  * core.c owns psd_core; jobs.c the jobs; members.c the members; groups.c the groups; group_open.c the
- * requests for groups; plans.c the plans; tables.c the tables; effects.c what a step leaves behind. An object
+ * requests for groups; plans.c the plans; tables.c the tables; past.c the requests that were answered;
+ * effects.c what a step leaves behind. An object
  * that a step ends is buried, not freed: the step's messages may still point to it or address it, so it goes
  * at the start of the next step.
  *
@@ -23,6 +24,8 @@
 #define MAX_STEPS_PER_JOB    (UINT64_C(1) << 22) /* of all its plans: some 250 MB */
 #define MAX_TABLES_PER_JOB   1024
 #define MAX_FREED_KEPT       256 /* freed tables of a job that a returning server is told of */
+#define PAST_KEPT            32  /* answered requests of each kind that a job keeps, see past.c */
+#define MAX_NEXT_WAITERS     256 /* told at once when a job has ended; more ask again by themselves */
 #define PENDING_IDS          UINT32_C(0x80000000) /* requests for groups are numbered from here, groups below */
 #define MAX_NOTES            512
 #define MAX_LOST_PER_TIMER   64 /* leases ended in one step; more follow at once */
@@ -172,6 +175,10 @@ typedef struct pending {
     uint64_t *requests; /* 0: has not asked */
     int32_t *colors;    /* split */
     int32_t *keys;
+    psd_status status; /* among the past: refused, and why */
+    char *reason;
+    psd_time_ns changed; /* when it was refused */
+    bool disagreed;      /* refused while some have yet to ask: they are told when they do */
 } pending;
 
 /* -------------------------------------------------------------------------------------------------- plans */
@@ -260,6 +267,12 @@ typedef struct freed_table {
 
 /* --------------------------------------------------------------------------------------------- jobs, core */
 
+/* Ring of the last objects that were taken off their shelf with an answer. */
+typedef struct past {
+    void *items[PAST_KEPT];
+    uint64_t count;
+} past;
+
 typedef enum job_state {
     JOB_FORMING = 1,
     JOB_RUNNING = 2,
@@ -292,6 +305,7 @@ struct job {
     uint32_t world_group;
     bool notice; /* those waiting are to be told at the next notice time */
     bool stopping;
+    bool drained; /* it stops because every rank that is not a server has left */
     char stop_text[160];
     shelf groups;
     shelf pendings;
@@ -299,6 +313,12 @@ struct job {
     shelf tables;
     freed_table *freed; /* ring of the last MAX_FREED_KEPT; NULL before the first */
     uint64_t freed_count;
+    past past_pendings;
+    past past_groups;
+    past past_plans;
+    past past_tables;
+    psd_peer *next_waiters; /* who waits for this world to end; not durable: they ask again */
+    uint32_t next_waiter_count;
 };
 
 typedef struct note {
@@ -383,6 +403,7 @@ void *core_calloc(psd_core *core, size_t count, size_t bytes); /* NULL sets oom 
 void *core_copy(psd_core *core, const void *from, size_t count, size_t bytes);
 char *core_strdup(psd_core *core, const char *text);
 void bury(psd_core *core, void *object, bury_free free_object);
+extern const char no_reason[]; /* what is said for a reason that there was no memory to keep */
 void graves_empty(psd_core *core);
 void *arena_take(psd_core *core, size_t bytes);
 char *arena_text(psd_core *core, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -417,6 +438,8 @@ uint64_t name_key(const job *j, const char *name);
 void members_heartbeat(psd_core *core, member *m, const psd_msg *msg);
 void members_bye(psd_core *core, member *m, const psd_msg *msg);
 void members_touch(psd_core *core, member *m); /* any traffic counts as liveness */
+/* What was sent to it from this time on may have gone to a dead connection. */
+psd_time_ns member_missed_since(const psd_core *core, const member *m);
 void members_gone(psd_core *core, psd_peer peer);
 void members_lost(psd_core *core, const psd_ident *ident);
 void members_restart(psd_core *core);
@@ -437,6 +460,8 @@ job *jobs_take(psd_core *core, const psd_msg *msg, psd_status *status, char *why
 void jobs_member_ended(
     psd_core *core, const member *m); /* after a loss or a leave: does the job end, or only servers remain? */
 void jobs_stop(psd_core *core, job *j, const char *text);
+void jobs_wait_for_end(psd_core *core, job *j, psd_peer peer); /* RESYNC comes once it has ended */
+void jobs_forget_waiters(job *j);
 void jobs_form(psd_core *core, job *j); /* the world is complete: ranks, WELCOME, the world's group */
 void job_free(job *j);
 bool roster_add(psd_core *core, job *j, member *m);
@@ -463,8 +488,22 @@ void pending_refuse(psd_core *core, pending *p, psd_status status, const char *t
 void pendings_refuse_parent(psd_core *core, job *j, uint32_t parent, psd_status status, const char *text);
 void pendings_member_ended(psd_core *core, member *m, const char *text);
 int64_t group_rank_of(const group *g, const member *m);
+void group_mark_closed(psd_core *core, group *g, uint32_t at);
 void group_free(void *g);
 void pending_free(void *p);
+
+/* ------------------------------------------------------------------------------------------------- past.c */
+
+void past_add_pending(psd_core *core, pending *p); /* each takes it, off its shelf */
+void past_add_group(psd_core *core, group *g);
+void past_add_plan(psd_core *core, plan *p);
+void past_add_table(psd_core *core, table *t);
+void *past_find(const past *kept, uint32_t id);
+/* Answers a request that was refused before, or gave the rank no group. */
+bool past_answers(psd_core *core, const member *m, const psd_msg *msg);
+void past_member_ended(const member *m);
+void past_bury(psd_core *core, job *j);
+void past_free(job *j);
 
 /* ----------------------------------------------------------------------------- plans.c, tables.c, views.c */
 

@@ -25,7 +25,14 @@ void table_free(void *object)
 static void table_remove(psd_core *core, table *t)
 {
     shelf_remove(&t->job->tables, t->id);
-    bury(core, t, table_free);
+    if (t->state != TABLE_FAILED) {
+        bury(core, t, table_free);
+        return;
+    }
+    bury(core, (void *)(uintptr_t)t->spec.params, free);
+    t->spec.params = NULL;
+    t->spec.param_count = 0;
+    past_add_table(core, t);
 }
 
 int64_t trainer_of(const table *t, const member *m)
@@ -248,7 +255,7 @@ static void answer_opened(psd_core *core, const table *t, const member *m, uint6
 static void refuse_failed(psd_core *core, const member *m, const psd_msg *msg, const table *t)
 {
     refuse_peer(core, m->peer, msg, t->status, "table %s failed: %s", t->spec.name,
-                t->reason == NULL ? "" : t->reason);
+                t->reason == NULL ? no_reason : t->reason);
 }
 
 /* The table of this name, if this rank may still ask for it; NULL when it was answered. */
@@ -258,13 +265,6 @@ static table *take_named(psd_core *core, const member *m, const psd_msg *msg, ta
     int64_t at = trainer_of(t, m);
     char text[512];
     char differ[256];
-    if (at >= 0 && t->requests[at] == msg->request) { /* sent again after a resync */
-        if (t->state == TABLE_LIVE)
-            answer_opened(core, t, m, msg->request);
-        else if (t->state == TABLE_FAILED)
-            refuse_failed(core, m, msg, t);
-        return NULL;
-    }
     if (t->state == TABLE_FAILED) {
         refuse_failed(core, m, msg, t);
         if (at >= 0 && t->requests[at] == 0) {
@@ -290,9 +290,32 @@ static table *take_named(psd_core *core, const member *m, const psd_msg *msg, ta
     return NULL;
 }
 
+/* A request that came before, sent again after a resync: counted once, answered again. One that is refused
+ * has closed the table: it does not know its number. */
+static bool asked_before(psd_core *core, const member *m, const psd_msg *msg)
+{
+    for (size_t i = 0; i < m->job->tables.count; i++) {
+        table *t = m->job->tables.items[i];
+        int64_t at = ranks_find(t->trainers, NULL, t->trainer_count, (uint32_t)m->rank);
+        if (at < 0 || t->requests[at] != msg->request)
+            continue;
+        if (t->state == TABLE_LIVE && !bit_get(t->closed, (uint32_t)at)) {
+            answer_opened(core, t, m, msg->request);
+        } else if (t->state == TABLE_FAILED) {
+            refuse_failed(core, m, msg, t);
+            if (!bit_get(t->closed, (uint32_t)at)) {
+                mark_journal(core);
+                mark_closed(core, t, (uint32_t)at);
+            }
+        }
+        return true;
+    }
+    return past_answers(core, m, msg);
+}
+
 void tables_open(psd_core *core, member *m, const psd_msg *msg)
 {
-    if (msg->request == 0 || !may_ask(core, m, msg))
+    if (msg->request == 0 || asked_before(core, m, msg) || !may_ask(core, m, msg))
         return;
     table *t = NULL;
     for (size_t i = 0; i < m->job->tables.count && t == NULL; i++) {
@@ -390,8 +413,10 @@ void tables_member_ended(psd_core *core, member *m, bool failed, const char *tex
             t->reason = core_strdup(core, text);
             note_add(core, t->job, m->rank, PSD_NOTE_WARN, "table %s failed: %s", t->spec.name, text);
         }
-        if (trainer >= 0)
+        if (trainer >= 0) {
+            t->requests[trainer] = 0; /* the next life at this rank numbers its own anew */
             mark_closed(core, t, (uint32_t)trainer);
+        }
     }
 }
 
@@ -399,10 +424,11 @@ void tables_member_ended(psd_core *core, member *m, bool failed, const char *tex
 static void resume_freed(psd_core *core, const member *m)
 {
     const job *j = m->job;
+    psd_time_ns since = member_missed_since(core, m);
     uint64_t first = j->freed_count > MAX_FREED_KEPT ? j->freed_count - MAX_FREED_KEPT : 0;
     for (uint64_t i = first; i < j->freed_count; i++) {
         const freed_table *freed = &j->freed[i % MAX_FREED_KEPT];
-        if (freed->at >= m->seen)
+        if (freed->at >= since)
             send_to_member(core, m, PSD_MSG_TABLE_FREE)->u.table.table = freed->id;
     }
 }

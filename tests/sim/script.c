@@ -13,6 +13,7 @@
  *   plan W GROUP COUNT SHIFT | next W PLAN CHUNK | loaded W PLAN [wrong] | ran W PLAN RUNS BYTES | unplan W PLAN
  *   table W NAME LR COUNT... | room W TABLE [TEXT] | served W TABLE CLOCK | untable W TABLE
  *   bye W [TEXT] | view NAME [JOB] [AFTER LIMIT] | stop [JOB] | shutdown | advance MS | replay | restart
+ *   forget            psd is started again without its journal
  */
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +56,11 @@ static void request(sim *s, sim_worker *w, psd_msg *msg)
 static void say_hello(sim *s, sim_worker *w, bool resume)
 {
     psd_msg msg = {.type = PSD_MSG_HELLO, .u.hello = w->hello};
-    msg.u.hello.resume_token = resume ? w->token : 0;
+    if (resume) {
+        msg.u.hello.resume_token = w->token;
+        msg.u.hello.epoch = w->epoch;
+        msg.u.hello.rank = w->rank;
+    }
     sim_say(s, w, &msg);
 }
 
@@ -366,6 +371,8 @@ static bool run_global(sim *s, const words *in)
                 (uint32_t)number(in, 3));
     else if (strcmp(name, "stop") == 0)
         sim_ask(s, "stop", word(in, 1), 0, 0);
+    else if (strcmp(name, "forget") == 0)
+        sim_forget(s);
     else if (strcmp(name, "shutdown") == 0)
         sim_step(s, &stop);
     else if (strcmp(name, "advance") == 0)

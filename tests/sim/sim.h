@@ -14,6 +14,7 @@ typedef struct sim_worker {
     psd_msg_hello hello;
     psd_peer peer; /* 0: its next message comes on a new connection */
     uint64_t token;
+    uint64_t epoch;
     int32_t rank;
     psd_msg last;           /* its last request, to be sent again; owns nothing */
     uint64_t last_hash[16]; /* of the steps of plan % 16 */
@@ -63,6 +64,7 @@ void sim_say(sim *s, sim_worker *w, psd_msg *msg); /* sends it as from this work
 void sim_ask(sim *s, const char *view, const char *job, uint64_t after, uint32_t limit);
 void sim_advance(sim *s, psd_time_ns by);
 void sim_restart(sim *s, bool compare); /* from the journal */
+void sim_forget(sim *s);                /* without one: a psd that knows nothing */
 
 /* trace.c: one line for a message to a worker, one line a row for an answer; `durable` leaves out what no
  * journal holds. */

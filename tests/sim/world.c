@@ -146,6 +146,7 @@ static void deliver(sim *s, psd_peer peer, const psd_msg *msg)
     if (msg->type == PSD_MSG_WELCOME) {
         w->rank = msg->u.welcome.rank;
         w->token = msg->u.welcome.resume_token;
+        w->epoch = msg->u.welcome.epoch;
     } else if (msg->type == PSD_MSG_PLAN_STEPS) {
         uint64_t *hash = &w->last_hash[msg->u.plan_steps.plan % 16];
         *hash = psd_plan_rank_hash(&msg->u.plan_steps, msg->u.plan_steps.chunk == 0 ? 0 : *hash);
@@ -295,6 +296,18 @@ static psd_core *replay(sim *s)
         psd_effects_free(&effects);
     }
     return core;
+}
+
+void sim_forget(sim *s)
+{
+    for (size_t i = 0; i < s->journal_count; i++)
+        free(s->journal[i].owned);
+    s->journal_count = 0;
+    psd_core_free(s->core);
+    if (psd_core_new(&s->config, &s->core) != PSD_OK)
+        abort();
+    for (int i = 0; i < s->worker_count; i++)
+        s->workers[i].peer = 0;
 }
 
 void sim_restart(sim *s, bool compare)
