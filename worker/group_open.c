@@ -10,7 +10,7 @@
 #include "worker/group_slots.h"
 
 #define POLL_SHORTEST (50 * INT64_C(1000))
-#define POLL_LONGEST  (2 * PSD_NS_PER_MS)
+#define POLL_LONGEST  (2 * PSD_NS_PER_MS) /* for each 16 ranks: they share cores with what they wait for */
 
 /* What the steps of one opening share. */
 typedef struct opening {
@@ -107,6 +107,7 @@ static psd_status poll_once(opening *o)
 static psd_status warm_up(opening *o)
 {
     psd_time_ns pause = POLL_SHORTEST;
+    psd_time_ns longest = POLL_LONGEST * (1 + o->slot->size / 16);
     psd_status status = poll_once(o);
     while (status == PSD_INPROGRESS) {
         psd_time_ns now = psd_now_ns();
@@ -122,7 +123,7 @@ static psd_status warm_up(opening *o)
         }
         struct timespec ts = {0, (long)pause};
         nanosleep(&ts, NULL);
-        pause = pause * 2 > POLL_LONGEST ? POLL_LONGEST : pause * 2;
+        pause = pause * 2 > longest ? longest : pause * 2;
         status = poll_once(o);
     }
     return status;

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -41,41 +42,57 @@ static void answer_refuse(host_net *net, pending *p, const handshake_frame *to, 
 }
 
 /* The oldest of those that have not said who they are. */
-static pending *evictable(host_net *net)
+static pending *evictable(const host_net *net)
 {
     pending *oldest = NULL;
-    for (uint32_t i = 0; i < NET_PENDING_MAX; i++) {
-        pending *p = &net->pendings[i];
+    for (pending *p = net->pendings; p; p = p->next)
         if (p->used && p->expects == HANDSHAKE_HELLO && (!oldest || p->since < oldest->since))
             oldest = p;
-    }
     return oldest;
 }
 
 bool accept_has_place(host_net *net, psd_time_ns now)
 {
-    if (net->pending_count < NET_PENDING_MAX)
-        return true;
-    pending *p = evictable(net);
-    if (!p || now - p->since < NET_PENDING_EVICT_NS)
-        return false;
-    drop_stranger(net, p, "it said nothing while others waited");
+    while (net->pending_count >= mesh_places(net->peers)) {
+        pending *p = evictable(net);
+        if (!p || now - p->since < NET_PENDING_EVICT_NS)
+            return false;
+        if (!accept_event(p)) /* else it had said something, and we had not listened */
+            drop_stranger(net, p, "it said nothing while others waited");
+    }
     return true;
 }
 
 psd_time_ns accept_next_place(const host_net *net)
 {
-    pending *p = evictable((host_net *)(uintptr_t)net);
+    const pending *p = evictable(net);
     return p ? p->since + NET_PENDING_EVICT_NS : accept_deadline(net);
+}
+
+/* NULL: out of memory. */
+static pending *free_place(host_net *net)
+{
+    pending *p = net->pendings;
+    while (p && p->used)
+        p = p->next;
+    if (p)
+        return p;
+    p = calloc(1, sizeof *p);
+    if (!p)
+        return NULL;
+    p->next = net->pendings;
+    net->pendings = p;
+    return p;
 }
 
 void accept_begin(host_net *net, int fd, bool is_unix, psd_time_ns now)
 {
-    pending *p = net->pendings;
-    while (p->used)
-        p++;
-    memset(p, 0, sizeof *p);
-    p->source = (source){SOURCE_PENDING, net};
+    pending *p = free_place(net);
+    if (!p) {
+        close(fd); /* the peer tries again */
+        return;
+    }
+    *p = (pending){.source = {SOURCE_PENDING, net}, .next = p->next};
     p->is_unix = is_unix;
     p->expects = HANDSHAKE_HELLO;
     p->since = now;
@@ -88,6 +105,8 @@ void accept_begin(host_net *net, int fd, bool is_unix, psd_time_ns now)
         tcp_configure(fd);
     if (!net_watch(net, fd, EPOLLIN | EPOLLRDHUP, &p->source))
         end(net, p);
+    else
+        (void)accept_event(p); /* a peer has mostly said HELLO already */
 }
 
 /* NULL if this is a peer of ours. */
@@ -245,9 +264,9 @@ bool accept_event(pending *p)
 
 void accept_expire(host_net *net, psd_time_ns now)
 {
-    for (uint32_t i = 0; i < NET_PENDING_MAX && net->pending_count > 0; i++) {
-        pending *p = &net->pendings[i];
-        if (!p->used || now - p->since < NET_HANDSHAKE_NS)
+    psd_time_ns patience = mesh_patience(NET_HANDSHAKE_NS, net->peers);
+    for (pending *p = net->pendings; p && net->pending_count > 0; p = p->next) {
+        if (!p->used || now - p->since < patience)
             continue;
         if (p->expects == HANDSHAKE_HELLO)
             drop_stranger(net, p, "it did not say who it is");
@@ -258,16 +277,21 @@ void accept_expire(host_net *net, psd_time_ns now)
 
 void accept_close_all(host_net *net)
 {
-    for (uint32_t i = 0; i < NET_PENDING_MAX; i++)
-        if (net->pendings[i].used)
-            end(net, &net->pendings[i]);
+    for (pending *p = net->pendings, *next; p; p = next) {
+        next = p->next;
+        if (p->used)
+            end(net, p);
+        free(p);
+    }
+    net->pendings = NULL;
 }
 
 psd_time_ns accept_deadline(const host_net *net)
 {
+    psd_time_ns patience = mesh_patience(NET_HANDSHAKE_NS, net->peers);
     psd_time_ns deadline = PSD_NEVER;
-    for (uint32_t i = 0; i < NET_PENDING_MAX && net->pending_count > 0; i++)
-        if (net->pendings[i].used && net->pendings[i].since + NET_HANDSHAKE_NS < deadline)
-            deadline = net->pendings[i].since + NET_HANDSHAKE_NS;
+    for (const pending *p = net->pendings; p && net->pending_count > 0; p = p->next)
+        if (p->used && p->since + patience < deadline)
+            deadline = p->since + patience;
     return deadline;
 }

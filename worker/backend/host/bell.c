@@ -28,7 +28,7 @@ static void ring(int event_fd)
 /* A page that peers can map for reading but not for writing. */
 static psd_status open_shared_page(bell *b, char *why, size_t why_bytes)
 {
-    psd_status status = segment_create("psd-bell", BELL_PAGE_BYTES, &b->page_fd, why, why_bytes);
+    psd_status status = segment_create(NULL, "psd-bell", BELL_PAGE_BYTES, &b->page_fd, why, why_bytes);
     if (status != PSD_OK)
         return status;
     void *page = mmap(NULL, BELL_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, b->page_fd, 0);

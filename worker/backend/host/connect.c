@@ -34,6 +34,8 @@ void connect_end(host_link *link)
 {
     if (!link->dial)
         return;
+    if (link->dial->has_turn)
+        link->net->dialing--;
     close_attempt(link);
     free(link->dial);
     link->dial = NULL;
@@ -235,24 +237,40 @@ static void begin_attempt(host_link *link, psd_time_ns now)
 
 psd_status connect_begin(host_link *link, psd_time_ns now)
 {
+    const host_net *net = link->net;
     dial *d = calloc(1, sizeof *d);
     if (!d)
         return PSD_ERR_NOMEM;
     link->dial = d;
-    d->deadline = now + NET_CONNECT_NS;
+    d->deadline = PSD_NEVER; /* begins with its turn */
     d->pause = PAUSE_FIRST_NS;
     d->shm.fd = -1;
     handshake_channel_init(&d->channel, -1);
     d->is_unix = true;
-    d->unix_over = !link->net->want_shm || link->peer.unix_name[0] == '\0';
+    d->unix_over = !net->want_shm || net->no_room[0] != '\0' || link->peer.unix_name[0] == '\0';
     if (d->unix_over)
         snprintf(d->unix_note, sizeof d->unix_note, "%s",
-                 link->net->want_shm ? "the peer does not offer it" : "switched off here");
+                 !net->want_shm    ? "switched off here"
+                 : net->no_room[0] ? net->no_room
+                                   : "the peer does not offer it");
     /* Attempts may break the link at once; a link under construction must not: so the first is made by the
      * next poll. */
-    d->stage = DIAL_PAUSE;
+    d->stage = DIAL_QUEUED;
     d->retry_at = now;
     return PSD_OK;
+}
+
+/* Few at a time: a hundred ranks that all began with everybody at once would keep each other from answering. */
+static void take_turn(host_link *link, psd_time_ns now)
+{
+    dial *d = link->dial;
+    host_net *net = link->net;
+    if (net->dialing == NET_DIALS)
+        return;
+    net->dialing++;
+    d->has_turn = true;
+    d->deadline = now + mesh_patience(NET_CONNECT_NS, net->peers);
+    begin_attempt(link, now);
 }
 
 static bool is_peer(const host_link *link, const handshake_frame *frame)
@@ -269,7 +287,7 @@ static bool send_or_next(host_link *link, handshake_kind kind, const int *fds, u
     dial *d = link->dial;
     handshake_frame frame;
     net_identify(link->net, &frame, kind, link->peer.incarnation, d->nonce, d->peer_nonce);
-    frame.ring_bytes = link->net->ring_bytes;
+    frame.ring_bytes = d->shm.tx.size; /* of an offer; else 0 */
     if (handshake_send(&d->channel, &frame, fds, fd_count) == PSD_OK)
         return true;
     note(link, "%s", strerror(errno));
@@ -283,7 +301,8 @@ static void offer_memory(host_link *link, psd_time_ns now)
     host_net *net = link->net;
     char why[sizeof d->unix_note];
     int segment_fd;
-    if (shm_offer(&d->shm, net->ring_bytes, &segment_fd, why, sizeof why) != PSD_OK) {
+    uint64_t ring_bytes = net->ring_bytes ? net->ring_bytes : mesh_ring_bytes(net->peers);
+    if (shm_offer(&d->shm, &net->room, ring_bytes, &segment_fd, why, sizeof why) != PSD_OK) {
         note(link, "%s", why);
         if (net->want_tcp)
             psd_log("host", PSD_LOG_WARN, "link to %016" PRIx64 " uses TCP on the same host: %s",
@@ -412,7 +431,9 @@ bool connect_event(host_link *link, uint32_t events, psd_time_ns now)
 void connect_tick(host_link *link, psd_time_ns now)
 {
     dial *d = link->dial;
-    if (d->stage == DIAL_PAUSE) {
+    if (d->stage == DIAL_QUEUED) {
+        take_turn(link, now);
+    } else if (d->stage == DIAL_PAUSE) {
         if (now >= d->deadline)
             give_up(link);
         else if (now >= d->retry_at)
@@ -426,6 +447,8 @@ void connect_tick(host_link *link, psd_time_ns now)
 psd_time_ns connect_deadline(const host_link *link)
 {
     const dial *d = link->dial;
+    if (d->stage == DIAL_QUEUED)
+        return link->net->dialing < NET_DIALS ? d->retry_at : PSD_NEVER;
     if (d->stage != DIAL_PAUSE)
         return d->attempt_deadline;
     return d->retry_at < d->deadline ? d->retry_at : d->deadline;

@@ -279,8 +279,8 @@ struct psd_backend {
     uint32_t xfer_capacity;
     peer **world; /* by world rank; NULL: none */
     uint32_t world_size;
-    uint64_t bytes_sent;
-    uint64_t bytes_received;
+    atomic_uint_least64_t bytes_sent; /* written under the lock, read without; engine_count() */
+    atomic_uint_least64_t bytes_received;
     uint32_t queued;        /* frames that are not out, of all peers */
     psd_time_ns next_timer; /* no timer of a request or group is earlier */
     uint8_t *waste;         /* where unwanted payload goes */
@@ -321,6 +321,13 @@ void engine_timer_at(engine *e, psd_time_ns when);
  * requests of which no transfer is pending (bounded: some may be left), rings bells. Every entry ends with
  * it. */
 void engine_settle(engine *e);
+
+/* One of the counters above; the lock makes this the only writer. */
+static inline void engine_count(atomic_uint_least64_t *counter, uint64_t bytes)
+{
+    uint64_t before = atomic_load_explicit(counter, memory_order_relaxed);
+    atomic_store_explicit(counter, before + bytes, memory_order_relaxed);
+}
 
 hgroup *engine_group(engine *e, uint32_t id); /* NULL if not open */
 

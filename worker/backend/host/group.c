@@ -199,9 +199,14 @@ psd_status host_group_begin(engine *e, const psd_group_desc *desc, hgroup **out,
         return PSD_ERR_NOMEM;
     }
     list_append(&e->groups, &g->node);
-    for (int32_t i = 0; i < g->size; i++) {
-        if (i == g->rank)
-            continue;
+    if (g->size > 1) {
+        status = host_net_expect(e->net, desc->addresses, (uint32_t)g->size, why, why_bytes);
+        if (status != PSD_OK)
+            goto fail;
+    }
+    /* From the next rank on, so that not all begin with rank 0. */
+    for (int32_t k = 1; k < g->size; k++) {
+        int32_t i = (g->rank + k) % g->size;
         status = link_member(g, i, desc->addresses[i], why, why_bytes);
         if (status != PSD_OK)
             goto fail;

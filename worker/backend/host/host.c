@@ -254,10 +254,9 @@ static psd_status chan_recv(psd_backend *e, psd_time_ns deadline, psd_chan_msg *
 
 static void counters(psd_backend *e, uint64_t *bytes_sent, uint64_t *bytes_received)
 {
-    engine_lock(e);
-    *bytes_sent = e->bytes_sent;
-    *bytes_received = e->bytes_received;
-    engine_unlock(e);
+    /* Without the lock: the agent asks for every heartbeat, and must not wait for a driver that has lost its core. */
+    *bytes_sent = atomic_load_explicit(&e->bytes_sent, memory_order_relaxed);
+    *bytes_received = atomic_load_explicit(&e->bytes_received, memory_order_relaxed);
 }
 
 static psd_status mem_alloc(psd_backend *e, size_t bytes, void **out)

@@ -254,7 +254,8 @@ psd_status host_link_get(host_net *net, const char *address, host_link **out, ch
         snprintf(why, why_bytes, "out of memory for a link");
         return PSD_ERR_NOMEM;
     }
-    link->wait_deadline = now + NET_WAIT_NS;
+    link->wait_ns = mesh_patience(NET_WAIT_NS, net->peers);
+    link->wait_deadline = now + link->wait_ns;
 found:
     link->references++;
     *out = link;

@@ -34,7 +34,9 @@ typedef struct host_net_config {
     const char *bind_host; /* address or interface name; NULL: every address that is up, loopback last */
     const char *transport; /* "auto", "shm" (fail rather than use TCP) or "tcp" */
     const char *run_dir;   /* for the unix socket that is a file; NULL or "": see unix_path.h */
-    size_t ring_bytes;   /* of each direction of a shared-memory link, a power of two; 0: HOST_RING_DEFAULT */
+    /* Of each direction of a shared-memory link, a power of two; 0: HOST_RING_DEFAULT, less with many peers
+     * (mesh.h). */
+    size_t ring_bytes;
     bool no_single_copy; /* neither read peers' memory nor let them read ours */
 } host_net_config;
 
@@ -53,6 +55,12 @@ void host_net_close(host_net *net); /* accepts NULL; breaks all links */
 
 /* "1;<incarnation hex>;<unix name>;<tcp address>[,<tcp address>...]" */
 psd_status host_net_address(const host_net *net, char *out, size_t bytes);
+
+/* Links to all these contexts will be asked for (`addresses` may have our own among them): makes places for
+ * their handshakes, chooses the rings' size, and says what they need and this process or host does not have. What
+ * only shared memory lacks is logged, and TCP used, if the transport allows it. */
+psd_status host_net_expect(host_net *net, const char *const *addresses, uint32_t count, char *why,
+                           size_t why_bytes);
 
 /* The link to the context at this address, begun if there is none; referenced until host_link_put(). One link
  * per pair of contexts, however many groups share it; a link to oneself is refused. */

@@ -76,7 +76,7 @@ static psd_status read_config(host_net *net, const host_net_config *config, char
 {
     const char *transport = config->transport ? config->transport : "auto";
     bool known = !strcmp(transport, "auto") || !strcmp(transport, "shm") || !strcmp(transport, "tcp");
-    size_t ring = config->ring_bytes ? config->ring_bytes : HOST_RING_DEFAULT;
+    size_t ring = config->ring_bytes;
     if (!config->job || config->incarnation == 0) {
         snprintf(why, why_bytes, "a net needs a job and an incarnation");
         return PSD_ERR_INVAL;
@@ -85,7 +85,7 @@ static psd_status read_config(host_net *net, const host_net_config *config, char
         snprintf(why, why_bytes, "transport \"%.32s\" is none of auto, shm, tcp", transport);
         return PSD_ERR_INVAL;
     }
-    if (ring < HOST_RING_MIN || ring > HOST_RING_MAX || (ring & (ring - 1)) != 0) {
+    if (ring != 0 && (ring < HOST_RING_MIN || ring > HOST_RING_MAX || (ring & (ring - 1)) != 0)) {
         snprintf(why, why_bytes, "a ring of %zu bytes: it must be a power of two from 4 KiB to 1 GiB", ring);
         return PSD_ERR_INVAL;
     }
@@ -204,7 +204,7 @@ static void wait_tick(host_link *link, psd_time_ns now)
     (void)host_address_format(&link->net->address, mine, sizeof mine); /* both came from text that fits */
     (void)host_address_format(&link->peer, theirs, sizeof theirs);
     link_break(link, PSD_ERR_UNREACHABLE, "the peer %s has not connected to us at %s within %d s", theirs,
-               mine, (int)(NET_WAIT_NS / PSD_NS_PER_S));
+               mine, (int)(link->wait_ns / PSD_NS_PER_S));
 }
 
 static bool tick(host_net *net, psd_time_ns now)

@@ -4,6 +4,7 @@
  * listen.c  the listening sockets (unix_path.c: the one that is a file)
  * accept.c  handshakes that peers begin
  * connect.c handshakes that we begin
+ * expect.c  what many links need, before they are begun
  * link.c    links once they are up, and the list of them */
 #ifndef PSD_HOST_NET_H
 #define PSD_HOST_NET_H
@@ -12,15 +13,18 @@
 #include "worker/backend/host/bell.h"
 #include "worker/backend/host/handshake.h"
 #include "worker/backend/host/link.h"
+#include "worker/backend/host/mesh.h"
 #include "worker/backend/host/peer_memory.h"
 #include "worker/backend/host/ring.h"
+#include "worker/backend/host/segment.h"
 #include "worker/backend/host/tcp.h"
 #include "worker/backend/host/unix_path.h"
 
-#define NET_CONNECT_NS   (5 * PSD_NS_PER_S)  /* to bring up a link that we begin */
+/* The least of each: mesh_patience() adds to it. */
+#define NET_CONNECT_NS   (5 * PSD_NS_PER_S)  /* to bring up a link that we begin, once it has its turn */
 #define NET_WAIT_NS      (10 * PSD_NS_PER_S) /* for a peer to begin a link that we want */
 #define NET_HANDSHAKE_NS (5 * PSD_NS_PER_S)  /* of an accepted socket */
-#define NET_PENDING_MAX  128                 /* accepted sockets in a handshake */
+#define NET_DIALS        16u /* links that are being begun at a time; others wait for a turn */
 #define NET_PENDING_EVICT_NS                                                                                 \
     (PSD_NS_PER_S / 10) /* when all are taken, who said nothing for so long makes place */
 #define NET_TEXT 768
@@ -57,6 +61,7 @@ typedef struct shm_stream {
 /* An accepted socket in its handshake. */
 typedef struct pending {
     source source;
+    struct pending *next; /* of all that were ever needed: an event may still come for one that has ended */
     bool used;
     bool is_unix;
     handshake_kind expects;
@@ -70,6 +75,7 @@ typedef struct pending {
 
 typedef enum dial_stage {
     DIAL_NONE,       /* the peer connects, or all is over */
+    DIAL_QUEUED,     /* waits for its turn */
     DIAL_PAUSE,      /* until retry_at */
     DIAL_CONNECTING, /* the socket is */
     DIAL_WELCOME,    /* waits for it */
@@ -83,6 +89,7 @@ typedef struct dial {
     bool is_unix;    /* the socket at work */
     bool by_path;    /* the unix socket as a file; first it is tried as abstract */
     bool unix_over;  /* shared memory is out of the question */
+    bool has_turn;   /* is one of the net's NET_DIALS; its deadline has begun */
     uint32_t target; /* of the peer's TCP addresses */
     psd_time_ns deadline;
     psd_time_ns attempt_deadline;
@@ -107,9 +114,10 @@ struct host_link {
     psd_status status; /* why it is broken */
     bool seen_broken;  /* by a poll; the next one frees it */
     bool is_shm;
-    host_address peer;         /* opened by the peer: its incarnation only */
-    dial *dial;                /* while connecting; NULL when the peer connects */
-    psd_time_ns wait_deadline; /* for the peer to connect */
+    host_address peer;   /* opened by the peer: its incarnation only */
+    dial *dial;          /* while connecting; NULL when the peer connects */
+    psd_time_ns wait_ns; /* for the peer to connect */
+    psd_time_ns wait_deadline;
     shm_stream shm;
     tcp_stream tcp;
     char text[NET_TEXT];
@@ -123,8 +131,11 @@ struct host_net {
     bool want_shm;
     bool want_tcp;
     bool single_copy;
-    uint64_t ring_bytes;
-    uint64_t probe_value; /* read by peers that try single copy */
+    uint64_t ring_bytes; /* 0: by the number of peers */
+    uint32_t peers;      /* the most that a group has announced */
+    segment_room room;
+    char no_room[NET_TEXT / 2]; /* why new links do not use shared memory; "": they may */
+    uint64_t probe_value;       /* read by peers that try single copy */
     int epoll_fd;
     char run_dir[UNIX_PATH_DIR];
     int unix_fd; /* listeners; -1: none */
@@ -137,8 +148,9 @@ struct host_net {
     bool listening; /* false: accept paused, all places taken or out of fds */
     psd_time_ns listen_at;
     bell bell;
-    pending pendings[NET_PENDING_MAX];
-    uint32_t pending_count;
+    pending *pendings;
+    uint32_t pending_count; /* used ones */
+    uint32_t dialing;       /* of NET_DIALS */
     host_link *first;
     host_link *last;
     uint32_t connecting; /* links in that state */
@@ -198,7 +210,8 @@ bool link_event(host_link *link, uint32_t events);
 void link_reap(host_net *net);
 
 /* ---- shm.c: a link's segment and rings; `fd` of the stream stays the caller's until link_up_shm */
-psd_status shm_offer(shm_stream *shm, uint64_t ring_bytes, int *segment_fd, char *why, size_t why_bytes);
+psd_status shm_offer(shm_stream *shm, segment_room *room, uint64_t ring_bytes, int *segment_fd, char *why,
+                     size_t why_bytes);
 psd_status shm_take_offer(shm_stream *shm, uint64_t ring_bytes, int segment_fd, char *why, size_t why_bytes);
 void shm_drop(shm_stream *shm); /* unmaps, closes the bell and the socket if they are there */
 

@@ -99,7 +99,7 @@ static uint32_t write_some(peer *p, const frame *f, const uint8_t *payload, uint
         p->needs_flush = true;
     sent += (uint32_t)n;
     if (sent == sizeof(*f) + f->payload)
-        p->engine->bytes_sent += f->payload;
+        engine_count(&p->engine->bytes_sent, f->payload);
     return sent;
 }
 
@@ -260,7 +260,7 @@ static void on_header(peer *p)
     in->to = NULL;
     in->combines = false;
     in->part_bytes = 0;
-    p->engine->bytes_received += in->header.payload;
+    engine_count(&p->engine->bytes_received, in->header.payload);
     switch ((frame_type)in->header.type) {
     case FRAME_EAGER:
     case FRAME_RTS:

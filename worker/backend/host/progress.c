@@ -57,7 +57,8 @@ static bool is_crowded(const engine *e)
     uint32_t ranks = 1;
     for (const list *node = e->peers.next; node != &e->peers; node = node->next) {
         const peer *p = LIST_ENTRY(node, peer, node);
-        if (!p->is_broken && host_link_is_shm(p->link))
+        bool may_be_here = host_link_is_shm(p->link) || host_link_get_state(p->link) == HOST_LINK_CONNECTING;
+        if (!p->is_broken && may_be_here)
             ranks++;
     }
     return ranks > e->cores;

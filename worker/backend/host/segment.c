@@ -12,7 +12,9 @@
 #include "common/conf.h"
 #include "worker/backend/host/memory_limit.h"
 
-#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW)
+#define SEALS     (F_SEAL_SHRINK | F_SEAL_GROW)
+#define ROOM_NS   PSD_NS_PER_S
+#define ROOM_PART 64 /* of what is free may be taken unasked: as many processes may do the same */
 
 static void explain_no_room(uint64_t need, int64_t have, const char *what, const char *cure, char *why,
                             size_t why_bytes)
@@ -24,12 +26,23 @@ static void explain_no_room(uint64_t need, int64_t have, const char *what, const
              psd_format_bytes(have, have_text, sizeof have_text), what, cure);
 }
 
+static int64_t look_for_room(segment_room *room)
+{
+    psd_time_ns now = psd_now_ns();
+    if (now >= room->until || room->have <= room->ask_at) {
+        room->have = memory_available();
+        room->ask_at = room->have - room->have / ROOM_PART;
+        room->until = now + ROOM_NS;
+    }
+    return room->have;
+}
+
 /* Going over a memory limit gets the process killed and going over RLIMIT_FSIZE gets it a signal: so look
  * first. */
-static psd_status check_room(uint64_t bytes, char *why, size_t why_bytes)
+static psd_status check_room(segment_room *room, uint64_t bytes, char *why, size_t why_bytes)
 {
     struct rlimit file_size;
-    int64_t have = memory_available();
+    int64_t have = look_for_room(room);
     if (getrlimit(RLIMIT_FSIZE, &file_size) == 0 && file_size.rlim_cur < bytes) {
         explain_no_room(bytes, (int64_t)file_size.rlim_cur, "by the limit on file size",
                         "raise it (ulimit -f) or make rings smaller (PSD_HOST_RING)", why, why_bytes);
@@ -44,9 +57,12 @@ static psd_status check_room(uint64_t bytes, char *why, size_t why_bytes)
     return PSD_OK;
 }
 
-psd_status segment_create(const char *name, uint64_t bytes, int *out, char *why, size_t why_bytes)
+psd_status segment_create(segment_room *known, const char *name, uint64_t bytes, int *out, char *why,
+                          size_t why_bytes)
 {
-    psd_status status = check_room(bytes, why, why_bytes);
+    segment_room fresh = {0};
+    segment_room *room = known ? known : &fresh;
+    psd_status status = check_room(room, bytes, why, why_bytes);
     int error;
     int fd;
     if (status != PSD_OK)
@@ -73,6 +89,8 @@ psd_status segment_create(const char *name, uint64_t bytes, int *out, char *why,
         snprintf(why, why_bytes, "cannot seal a memfd: %s", strerror(errno));
         goto fd;
     }
+    if (room->have >= 0)
+        room->have -= (int64_t)bytes;
     *out = fd;
     return PSD_OK;
 fd:

@@ -7,11 +7,9 @@
 
 #include "worker/backend/host/segment.h"
 
-#define INDEX_BYTES 4096
-
 static uint64_t total_bytes(uint64_t ring_bytes)
 {
-    return INDEX_BYTES + 2 * ring_bytes;
+    return SEGMENT_INDEX_BYTES + 2 * ring_bytes;
 }
 
 static void lay_out(shm_stream *shm, uint64_t ring_bytes, bool connector)
@@ -20,15 +18,16 @@ static void lay_out(shm_stream *shm, uint64_t ring_bytes, bool connector)
     ring_shared *shared = shm->segment;
     uint32_t out = connector ? 0 : 1;
     uint32_t in = 1 - out;
-    ring_writer_init(&shm->tx, &shared[out], base + INDEX_BYTES + out * ring_bytes, ring_bytes);
-    ring_reader_init(&shm->rx, &shared[in], base + INDEX_BYTES + in * ring_bytes, ring_bytes);
+    ring_writer_init(&shm->tx, &shared[out], base + SEGMENT_INDEX_BYTES + out * ring_bytes, ring_bytes);
+    ring_reader_init(&shm->rx, &shared[in], base + SEGMENT_INDEX_BYTES + in * ring_bytes, ring_bytes);
 }
 
-psd_status shm_offer(shm_stream *shm, uint64_t ring_bytes, int *segment_fd, char *why, size_t why_bytes)
+psd_status shm_offer(shm_stream *shm, segment_room *room, uint64_t ring_bytes, int *segment_fd, char *why,
+                     size_t why_bytes)
 {
     int fd;
     uint64_t bytes = total_bytes(ring_bytes);
-    psd_status status = segment_create("psd-link", bytes, &fd, why, why_bytes);
+    psd_status status = segment_create(room, "psd-link", bytes, &fd, why, why_bytes);
     if (status != PSD_OK)
         return status;
     status = segment_map(fd, bytes, &shm->segment, why, why_bytes);
