@@ -55,7 +55,7 @@ interrupt() { # TEMPLATE
     said_within 10 psrun '^\[7\] rank 7 is here' || return 1
     kill -INT "$psrun_pid"
     psrun_ends 20 130 || return 1
-    says psrun '^psrun: SIGINT: the ranks on other hosts were ended' && nothing_left ranks
+    says psrun '^psrun: psrun was told to end by signal 2 \(SIGINT\); the ranks on other hosts were ended' && nothing_left ranks
 }
 test_interrupt() { interrupt "$rsh_template"; }
 test_interrupt_behind_a_shell_that_keeps_signals() { interrupt "$detached_template"; }

@@ -121,7 +121,13 @@ PSD_TEST(psrun, bad_command_lines)
     ends((const char *[]){"--job", "a b", "--", "true", NULL}, 2, "--job");
     ends((const char *[]){"--role", "", "--", "true", NULL}, 2, "--role");
     ends((const char *[]){"--timeout", "soon", "--", "true", NULL}, 2, "--timeout");
-    ends((const char *[]){"--rsh", "x {command}", "--", "true", NULL}, 2, "--hosts");
+    ends((const char *[]){"--rsh", "x {host} {command}", "--", "true", NULL}, 2, "--hosts");
+    ends((const char *[]){"--hosts", "a", "--rsh", "x {command}", "--", "true", NULL}, 2,
+         "must contain {host}");
+    ends((const char *[]){"--hosts", "a", "--rsh", "x {host}", "--", "true", NULL}, 2,
+         "must contain {command} once");
+    ends((const char *[]){"--hosts", "a", "--rsh", "x {host} {command} {command}", "--", "true", NULL}, 2,
+         "must contain {command} once");
     ends((const char *[]){"--hosts", "a,b", "--", "true", NULL}, 2, "2 hosts for 1 ranks");
     ends((const char *[]){"--hosts", "-oProxyCommand=x", "--", "true", NULL}, 2, "not a host name");
     ends((const char *[]){"--help", NULL}, 0, "--standalone");
@@ -145,6 +151,24 @@ PSD_TEST(psrun, one_failure_ends_the_rest)
     script = "if [ $RANK = 1 ]; then kill -SEGV $$; fi; sleep 600";
     ends((const char *[]){"-n", "3", "--", SH, "-c", script, NULL}, 128 + SIGSEGV,
          "psrun: rank 1 (/bin/sh) was killed by signal 11 (SIGSEGV)");
+}
+
+/* Rank 3 is killed, and the others fail of it: whoever psrun sees first, rank 3 is the cause. */
+PSD_TEST_WITH(psrun, the_killed_rank_is_blamed, .timeout = 60)
+{
+    char dir[] = "/tmp/psd-test-XXXXXX";
+    char script[512];
+    cr_assert(mkdtemp(dir) != NULL);
+    /* The last one waits for the first to be dying, as a process with much to give back does. */
+    snprintf(
+        script, sizeof script,
+        "if [ $RANK = 3 ]; then until [ -e %s/failed ]; do :; done; kill -9 $$; fi; : >%s/failed; exit 1",
+        dir, dir);
+    for (int i = 0; i < 25; i++)
+        ends((const char *[]){"-n", "4", "--", SH, "-c", script, NULL}, 137,
+             "psrun: rank 3 (/bin/sh) was killed by signal 9 (SIGKILL)\n");
+    snprintf(script, sizeof script, "rm -r %s", dir);
+    cr_assert_eq(system(script), 0);
 }
 
 PSD_TEST(psrun, who_ignores_sigterm_is_killed)
@@ -217,6 +241,46 @@ PSD_TEST(psrun, signals_are_passed_on)
         says(proc.text, "[1] got it");
         test_proc_end(&proc);
     }
+}
+
+PSD_TEST(psrun, says_that_it_was_told_to_end)
+{
+    static const struct {
+        const char *script;
+        int code;
+        const char *text;
+    } cases[] = {
+        {"echo pid $$ ready; exec sleep 600", 143, "psrun: psrun was told to end by signal 15 (SIGTERM)\n"},
+        {"trap 'exit 9' TERM; echo pid $$ ready; while :; do sleep 0.05; done", 9,
+         "psrun: psrun was told to end by signal 15 (SIGTERM); rank "},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        test_proc proc;
+        pid_t pids[2];
+        start_sleepers(&proc, cases[i].script, pids, 2);
+        kill(proc.pid, SIGTERM);
+        cr_assert(test_proc_wait(&proc, 10000));
+        cr_assert_eq(test_proc_code(&proc), cases[i].code, "%s", proc.text);
+        says(proc.text, cases[i].text);
+        test_proc_end(&proc);
+    }
+}
+
+/* timeout(1) signals its child, and then its process group, in which that is again. */
+PSD_TEST(psrun, two_signals_at_once_are_one)
+{
+    test_proc proc;
+    pid_t pids[2];
+    start_sleepers(
+        &proc,
+        "trap 'sleep 0.1; echo cleaned; exit 0' TERM INT; echo pid $$ ready; while :; do sleep 0.05; done",
+        pids, 2);
+    kill(proc.pid, SIGTERM);
+    kill(proc.pid, SIGINT);
+    cr_assert(test_proc_wait(&proc, 10000));
+    says(proc.text, "[0] cleaned");
+    says(proc.text, "[1] cleaned");
+    test_proc_end(&proc);
 }
 
 PSD_TEST(psrun, no_orphans_after_sigkill)

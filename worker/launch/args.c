@@ -117,6 +117,18 @@ static psd_launch_result parse_coordinator(const char *option, const char *value
     return PSD_LAUNCH_RUN;
 }
 
+/* Without {host} every rank would run on one host; with {command} twice each would run twice. */
+static psd_launch_result parse_rsh(const char *value, psd_launch_args *args)
+{
+    const char *command = strstr(value, "{command}");
+    if (command == NULL || strstr(command + 1, "{command}") != NULL)
+        return wrong("--rsh", value, "must contain {command} once, as in \"ssh {host} {command}\"");
+    if (strstr(value, "{host}") == NULL)
+        return wrong("--rsh", value, "must contain {host}, as in \"ssh {host} {command}\"");
+    args->rsh = value;
+    return PSD_LAUNCH_RUN;
+}
+
 /* Options that concern the whole job: only before the first program. */
 static psd_launch_result parse_job_option(int option, const char *value, psd_launch_args *args)
 {
@@ -136,10 +148,7 @@ static psd_launch_result parse_job_option(int option, const char *value, psd_lau
     case OPT_HOSTS:
         return parse_hosts(value, args);
     case OPT_RSH:
-        args->rsh = value;
-        if (strstr(value, "{command}") == NULL)
-            return wrong("--rsh", value, "must contain {command}, as in \"ssh {host} {command}\"");
-        return PSD_LAUNCH_RUN;
+        return parse_rsh(value, args);
     case OPT_TAG:
         args->prefix = true;
         return PSD_LAUNCH_RUN;

@@ -23,6 +23,8 @@
 #define GRACE_MS    5000 /* between SIGTERM and SIGKILL */
 #define DRAIN_MS    1000 /* for output that comes after the last rank has ended */
 #define STOP_ASK_MS 1000
+#define COLLECT_MS  100 /* after the first failure: ranks that failed with it, or before it */
+#define TWICE_MS    300 /* timeout(1) sends its signal to psrun twice at once, which is one request */
 #define EVENTS      64
 #define MAX_WAIT_MS 1000
 
@@ -42,6 +44,11 @@ typedef struct supervisor {
     pid_t coordinator;
     bool coordinator_ended;
     bool stopping;
+    int told_by; /* the signal that psrun was told to end by; 0: none */
+    psd_time_ns told_at;
+    const rank_process *suspect; /* of the ranks that failed so far the likeliest cause; NULL: none */
+    siginfo_t suspect_end;
+    psd_time_ns collect_until; /* PSD_NEVER: no suspect */
     bool failed; /* why is in `closing`, which is printed last, and `code` is psrun's exit code */
     int code;
     char closing[512];
@@ -205,7 +212,7 @@ static void describe_end(const siginfo_t *info, char *out, size_t out_bytes)
                  name == NULL ? "?" : name, info->si_code == CLD_DUMPED ? ", core dumped" : "");
 }
 
-/* Of the ranks that ended at the same time, one killed by a signal is rather the cause than one that gave up
+/* Of the ranks that ended within a short time, one killed by a signal is rather the cause than one that gave up
  * because its peer was gone. */
 static bool is_likelier(const siginfo_t *a, const siginfo_t *b)
 {
@@ -215,18 +222,49 @@ static bool is_likelier(const siginfo_t *a, const siginfo_t *b)
 static void report_failure(supervisor *s, const rank_process *process, const siginfo_t *info)
 {
     char how[128];
+    char told[80] = "";
+    bool obeyed = info->si_code != CLD_EXITED && info->si_status == s->told_by;
     describe_end(info, how, sizeof(how));
-    fail(s, exit_code(info), "rank %d (%s%s%s) %s%s", process->place.rank, process->place.app->argv[0],
-         process->place.host == NULL ? "" : " on ", process->place.host == NULL ? "" : process->place.host,
-         how, s->running > 0 ? "; the other ranks were ended" : "");
+    if (s->told_by != 0)
+        snprintf(told, sizeof(told), "psrun was told to end by signal %d (SIG%s)%s", s->told_by,
+                 sigabbrev_np(s->told_by), obeyed ? "" : "; ");
+    if (obeyed) {
+        fail(s, exit_code(info), "%s", told);
+        return;
+    }
+    fail(s, exit_code(info), "%srank %d (%s%s%s) %s%s", told, process->place.rank,
+         process->place.app->argv[0], process->place.host == NULL ? "" : " on ",
+         process->place.host == NULL ? "" : process->place.host, how,
+         s->running > 0 && s->told_by == 0 ? "; the other ranks were ended" : "");
+}
+
+static void suspect(supervisor *s, const rank_process *process, const siginfo_t *info)
+{
+    if (s->suspect != NULL && !is_likelier(info, &s->suspect_end))
+        return;
+    if (s->suspect == NULL)
+        s->collect_until = psd_deadline_ns(psd_now_ns(), COLLECT_MS);
+    s->suspect = process;
+    s->suspect_end = *info;
+}
+
+/* A rank that was killed closes its links before it can be waited for, so that others may fail of it and end first:
+ * the cause is looked for among all that end within a short time. */
+static void judge(supervisor *s, psd_time_ns now)
+{
+    bool is_complete = now >= s->collect_until || s->running == 0 || s->stopping;
+    if (s->suspect == NULL || !is_complete)
+        return;
+    report_failure(s, s->suspect, &s->suspect_end);
+    s->suspect = NULL;
+    s->collect_until = PSD_NEVER;
+    begin_stop(s, SIGTERM);
 }
 
 /* Everything that has ended. A rank's process group is killed while its leader is still a zombie, since until
  * then nobody else can have its number. */
 static void reap(supervisor *s)
 {
-    rank_process *first = NULL;
-    siginfo_t first_info = {0};
     for (;;) {
         siginfo_t info = {0};
         if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0)
@@ -236,19 +274,14 @@ static void reap(supervisor *s)
             kill(-process->pid, SIGKILL);
             process->pid = 0;
             s->running--;
-            if (exit_code(&info) != 0 && (first == NULL || is_likelier(&info, &first_info))) {
-                first = process;
-                first_info = info;
-            }
+            if (exit_code(&info) != 0)
+                suspect(s, process, &info);
         }
         waitpid(info.si_pid, NULL, 0);
         s->coordinator_ended = s->coordinator_ended || info.si_pid == s->coordinator;
     }
-    if (first != NULL)
-        report_failure(s, first, &first_info);
-    if (s->failed)
-        begin_stop(s, SIGTERM);
-    if (s->coordinator_ended && !s->stopping && s->running > 0) {
+    judge(s, psd_now_ns());
+    if (s->coordinator_ended && !s->stopping && s->running > 0 && s->suspect == NULL) {
         fail(s, 1, "the private psd ended before its job; the ranks were ended");
         begin_stop(s, SIGTERM);
     }
@@ -257,14 +290,22 @@ static void reap(supervisor *s)
 static void pass_on(supervisor *s, int number)
 {
     bool ends = number == SIGINT || number == SIGTERM || number == SIGHUP;
+    psd_time_ns now = psd_now_ns();
     if (ends && s->stopping && s->kill_at != PSD_NEVER) {
-        s->kill_at = 0; /* asked twice: at once */
+        if (s->told_by == 0 || now >= psd_deadline_ns(s->told_at, TWICE_MS))
+            s->kill_at = 0; /* asked twice: at once */
         return;
+    }
+    if (ends && s->told_by == 0 && !s->stopping) {
+        s->told_by = number;
+        s->told_at = now;
     }
     /* A rank here may handle the signal and end well. One on another host ends by psd's STOP, and how its remote
      * shell ends tells nothing. */
     if (ends && s->args->host_count > 0)
-        fail(s, 128 + number, "SIG%s: the ranks on other hosts were ended", sigabbrev_np(number));
+        fail(s, 128 + number,
+             "psrun was told to end by signal %d (SIG%s); the ranks on other hosts were ended", number,
+             sigabbrev_np(number));
     if (ends)
         begin_stop(s, number);
     else
@@ -282,6 +323,7 @@ static void read_signals(supervisor *s)
 
 static void check_times(supervisor *s, psd_time_ns now)
 {
+    judge(s, now);
     if (now >= s->timeout_at && !s->stopping) {
         fail(s, PSD_LAUNCH_EXIT_TIMEOUT, "the job had not ended within its --timeout; the ranks were ended");
         begin_stop(s, SIGTERM);
@@ -302,6 +344,7 @@ static int wait_ms(const supervisor *s)
 {
     psd_time_ns now = psd_now_ns();
     psd_time_ns due = s->kill_at < s->drain_by ? s->kill_at : s->drain_by;
+    due = s->collect_until < due ? s->collect_until : due;
     if (!s->stopping && s->timeout_at < due)
         due = s->timeout_at;
     if (due <= now)
@@ -349,7 +392,8 @@ int psd_launch_run(const psd_launch_args *args, int signal_fd, pid_t coordinator
                     .coordinator = coordinator,
                     .timeout_at = psd_deadline_ns(psd_now_ns(), args->timeout_ms),
                     .kill_at = PSD_NEVER,
-                    .drain_by = PSD_NEVER};
+                    .drain_by = PSD_NEVER,
+                    .collect_until = PSD_NEVER};
     if (!prepare(&s)) {
         fprintf(stderr, "psrun: cannot start: %s\n", strerror(errno));
         s.code = 1;
