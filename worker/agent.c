@@ -14,6 +14,7 @@
 
 #include "common/conf.h"
 #include "common/log.h"
+#include "common/status.h"
 #include "worker/agent_impl.h"
 
 /* One sleep of a condition wait at most, so that a deadline of PSD_NEVER needs no special case. */
@@ -29,6 +30,12 @@ static void wake(psd_agent *agent)
     /* Fails only when the counter is full, and then the thread is awake anyway. */
     ssize_t written = write(agent->wake_fd, &one, sizeof one);
     (void)written;
+}
+
+/* What psd said; never nothing. */
+static void copy_reason(char *why, size_t why_bytes, const char *text, psd_status status)
+{
+    snprintf(why, why_bytes, "%s", text[0] != '\0' ? text : psd_status_sentence(status));
 }
 
 /* Under the lock. Sleeps until something changed; false once the deadline has passed. */
@@ -75,12 +82,13 @@ static psd_status open_socket(psd_agent *agent, char *why, size_t why_bytes)
         {ZMQ_RCVHWM, 1000},
         {ZMQ_IPV6, 1},
         {ZMQ_RECONNECT_IVL, 100},
-        {ZMQ_RECONNECT_IVL_MAX, 2000},
+        {ZMQ_RECONNECT_IVL_MAX, 1000},
         {ZMQ_HEARTBEAT_IVL, 2000},
         {ZMQ_HEARTBEAT_TIMEOUT, 6000},
         {ZMQ_CONNECT_TIMEOUT, 5000},
     };
     int64_t frame_most = PSD_MAX_FRAME;
+    int no_linger = 0;
     psd_status status = PSD_ERR_IO;
     agent->zmq = zmq_ctx_new();
     if (agent->zmq == NULL)
@@ -93,12 +101,22 @@ static psd_status open_socket(psd_agent *agent, char *why, size_t why_bytes)
             goto fail_socket;
     if (zmq_setsockopt(agent->socket, ZMQ_MAXMSGSIZE, &frame_most, sizeof frame_most) != 0)
         goto fail_socket;
+    if (zmq_socket_monitor(agent->socket, AGENT_MONITOR, ZMQ_EVENT_HANDSHAKE_SUCCEEDED) != 0)
+        goto fail_socket;
+    agent->monitor = zmq_socket(agent->zmq, ZMQ_PAIR);
+    if (agent->monitor == NULL)
+        goto fail_socket;
+    if (zmq_setsockopt(agent->monitor, ZMQ_LINGER, &no_linger, sizeof no_linger) != 0 ||
+        zmq_connect(agent->monitor, AGENT_MONITOR) != 0)
+        goto fail_monitor;
     if (zmq_connect(agent->socket, agent->coordinator) != 0) {
         status = PSD_ERR_UNREACHABLE;
-        goto fail_socket;
+        goto fail_monitor;
     }
     return PSD_OK;
 
+fail_monitor:
+    zmq_close(agent->monitor);
 fail_socket:
     snprintf(why, why_bytes, "cannot connect to %s: %s; check PSD_COORDINATOR", agent->coordinator,
              zmq_strerror(zmq_errno()));
@@ -174,6 +192,7 @@ psd_status psd_agent_start(const psd_agent_config *config, psd_agent **out, char
     return PSD_OK;
 
 fail_socket:
+    zmq_close(agent->monitor);
     zmq_close(agent->socket);
     zmq_ctx_term(agent->zmq);
 fail_wake:
@@ -202,6 +221,7 @@ void psd_agent_stop(psd_agent *agent)
         psd_log(AGENT_SUBSYSTEM, PSD_LOG_INFO, "%llu frames from psd were ignored",
                 (unsigned long long)psd_agent_ignored(agent));
     zmq_setsockopt(agent->socket, ZMQ_LINGER, &linger, sizeof linger);
+    zmq_close(agent->monitor);
     zmq_close(agent->socket);
     zmq_ctx_term(agent->zmq);
     while (agent->outbox != NULL) {
@@ -397,7 +417,8 @@ static psd_status no_answer(psd_agent *agent, const psd_msg *msg, psd_time_ns wa
 /* Is this a request that psd answers only once other ranks have made it too? */
 static bool needs_others(psd_msg_type type)
 {
-    return type == PSD_MSG_GROUP_OPEN || type == PSD_MSG_PLAN_OPEN || type == PSD_MSG_TABLE_OPEN;
+    return type == PSD_MSG_GROUP_OPEN || type == PSD_MSG_PLAN_OPEN || type == PSD_MSG_PLAN_READY ||
+           type == PSD_MSG_TABLE_OPEN;
 }
 
 /* Answered, or not to be answered any more: when the job is told to stop, others need not come. Under the
@@ -449,11 +470,13 @@ psd_status psd_agent_call(psd_agent *agent, const psd_msg *msg, psd_time_ns dead
         snprintf(why, why_bytes, "%s", agent->text);
     } else if (entry->reply == NULL) {
         status = no_answer(agent, msg, psd_now_ns() - begun, why, why_bytes);
+        if (msg->type == PSD_MSG_GROUP_OPEN)
+            agent->given_up[agent->given_up_count++ % AGENT_GIVEN_UP] = entry->request;
     } else if (entry->reply->msg.type == PSD_MSG_REFUSE) {
         status = entry->reply->msg.u.refuse.status;
-        snprintf(why, why_bytes, "%s", entry->reply->msg.u.refuse.text);
         if (status >= PSD_OK)
             status = PSD_ERR_REFUSED;
+        copy_reason(why, why_bytes, entry->reply->msg.u.refuse.text, status);
     } else {
         *reply = entry->reply;
         entry->reply = NULL;
@@ -476,8 +499,6 @@ uint32_t agent_msg_key(const psd_msg *msg)
         return msg->u.group.group;
     case PSD_MSG_ABORT:
         return msg->u.abort.group;
-    case PSD_MSG_PLAN_GO:
-        return msg->u.plan.plan;
     case PSD_MSG_TABLE_ASSIGN:
     case PSD_MSG_TABLE_OPENED:
         return msg->u.table_open.table;
@@ -518,8 +539,9 @@ static psd_status look_for(psd_agent *agent, psd_msg_type type, uint32_t key, ps
             return PSD_OK;
         }
         if (box->msg.type == PSD_MSG_ABORT && agent_msg_is_for_group(type) && key != 0 && same_key) {
-            snprintf(why, why_bytes, "%s", box->msg.u.abort.text);
-            return box->msg.u.abort.status < PSD_OK ? box->msg.u.abort.status : PSD_ERR_ABORTED;
+            psd_status status = box->msg.u.abort.status < PSD_OK ? box->msg.u.abort.status : PSD_ERR_ABORTED;
+            copy_reason(why, why_bytes, box->msg.u.abort.text, status);
+            return status;
         }
     }
     if (agent->state == AGENT_OUT || agent->stopped_by_job) {

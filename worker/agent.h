@@ -47,7 +47,7 @@ psd_status psd_agent_call(psd_agent *agent, const psd_msg *msg, psd_time_ns dead
                           char *why, size_t why_bytes);
 
 /* Blocks until an unsolicited message of this type and key (group or plan id; 0: any) has come: GROUP_OPENED
- * of the world, GROUP_GO, PLAN_GO, TABLE_ASSIGN, TABLE_FREE. Messages wait in the agent until they are taken.
+ * of the world, GROUP_GO, TABLE_ASSIGN, TABLE_FREE. Messages wait in the agent until they are taken.
  * An ABORT for the same group ends the wait with its status and text. With a passed deadline it polls. */
 psd_status psd_agent_take(psd_agent *agent, psd_msg_type type, uint32_t key, psd_time_ns deadline,
                           psd_msg_box **out, char *why, size_t why_bytes);

@@ -10,12 +10,14 @@
 
 #define AGENT_TELLS_KEPT    64 /* for a resync */
 #define AGENT_TELL_KEPT     (60 * PSD_NS_PER_S)
-#define AGENT_OUTBOX_MAX    4096                  /* messages not yet sent */
-#define AGENT_INBOX_MAX     4096                  /* messages not yet taken */
-#define AGENT_HELLO_EVERY   (500 * PSD_NS_PER_MS) /* until psd answers, and again after a resync */
-#define AGENT_HELLO_LEAST   (50 * PSD_NS_PER_MS)  /* between two, however many RESYNCs come */
-#define AGENT_WAITING_EVERY PSD_NS_PER_S          /* once psd has said WAITING */
-#define AGENT_BYE_ALONE     (2 * PSD_NS_PER_S)    /* how long BYE waits without a connection to psd */
+#define AGENT_OUTBOX_MAX    4096                         /* messages not yet sent */
+#define AGENT_INBOX_MAX     4096                         /* messages not yet taken */
+#define AGENT_HELLO_EVERY   (500 * PSD_NS_PER_MS)        /* until psd answers, and again after a resync */
+#define AGENT_HELLO_LEAST   (50 * PSD_NS_PER_MS)         /* between two, however many RESYNCs come */
+#define AGENT_WAITING_EVERY PSD_NS_PER_S                 /* once psd has said WAITING */
+#define AGENT_BYE_ALONE     (2 * PSD_NS_PER_S)           /* how long BYE waits without a connection to psd */
+#define AGENT_GIVEN_UP      64                           /* requests for groups remembered as given up */
+#define AGENT_MONITOR       "inproc://psd-agent-monitor" /* its context is the agent's own */
 
 /* A message on its way to psd. A call stays until its caller has the answer or gives up; a tell until it is
  * old. */
@@ -47,7 +49,8 @@ struct psd_agent {
     psd_ident ident;
     psd_agent_hooks hooks;
     void *zmq;
-    void *socket; /* the agent thread's once it runs */
+    void *socket;  /* the agent thread's once it runs */
+    void *monitor; /* tells of new connections */
     int wake_fd;
     pthread_t thread;
 
@@ -70,6 +73,8 @@ struct psd_agent {
     agent_in **inbox_tail;
     int inbox_count;
     uint64_t next_request;
+    uint64_t given_up[AGENT_GIVEN_UP]; /* ring */
+    uint64_t given_up_count;
     uint64_t ignored;
 
     /* the agent thread's alone */

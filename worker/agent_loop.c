@@ -32,7 +32,8 @@ static void send_hello(psd_agent *agent, psd_time_ns now)
     psd_msg msg = {.type = PSD_MSG_HELLO};
     msg.u.hello = agent->hello;
     send_msg(agent, &msg);
-    agent->hello_sent = now;
+    if (!agent->blocked)
+        agent->hello_sent = now;
     agent->hello_due = agent->blocked ? now : now + AGENT_HELLO_EVERY;
 }
 
@@ -60,7 +61,8 @@ static void trim_outbox(psd_agent *agent, psd_time_ns now)
         next = entry->next;
         if (entry->is_call || !entry->sent)
             continue;
-        if (kept > AGENT_TELLS_KEPT || is_progress(entry->type) || now - entry->made > AGENT_TELL_KEPT) {
+        bool old = now - entry->made > AGENT_TELL_KEPT && agent->synced && agent->connected;
+        if (kept > AGENT_TELLS_KEPT || is_progress(entry->type) || old) {
             agent_unlink_out(agent, entry);
             agent_out_free(entry);
             kept--;
@@ -210,6 +212,18 @@ static void on_ask_token(psd_agent *agent, const psd_msg *ask)
                 "cannot answer psd's request for a group token: out of memory");
 }
 
+/* Did the caller of this request give it up? An answer that comes a second time, after a resync, has found its
+ * caller before. */
+static bool was_given_up(psd_agent *agent, uint64_t request)
+{
+    bool found = false;
+    pthread_mutex_lock(&agent->lock);
+    for (size_t i = 0; i < AGENT_GIVEN_UP && !found; i++)
+        found = agent->given_up[i] == request;
+    pthread_mutex_unlock(&agent->lock);
+    return found;
+}
+
 /* The caller gave up before the other members had asked: they must not wait for this rank. */
 static void decline_group(psd_agent *agent, const psd_msg_group_opened *opened)
 {
@@ -240,12 +254,23 @@ static void on_stop(psd_agent *agent, const psd_msg_stop *stop)
         agent->hooks.on_stop(agent->hooks.owner, stop->text);
 }
 
+/* Is the same said already by one that waits? psd repeats itself after a resync. Under the lock. */
+static bool is_kept(const psd_agent *agent, const psd_msg *msg)
+{
+    bool found = false;
+    for (const agent_in *entry = agent->inbox; entry != NULL && !found; entry = entry->next)
+        found = entry->box->msg.type == msg->type && agent_msg_key(&entry->box->msg) == agent_msg_key(msg);
+    return found;
+}
+
 /* Keeps an unsolicited message until somebody takes it. */
 static void keep(psd_agent *agent, psd_msg_box **box)
 {
     agent_in *entry = calloc(1, sizeof *entry);
     pthread_mutex_lock(&agent->lock);
-    if (entry == NULL || agent->inbox_count >= AGENT_INBOX_MAX) {
+    if (is_kept(agent, &(*box)->msg)) {
+        free(entry);
+    } else if (entry == NULL || agent->inbox_count >= AGENT_INBOX_MAX) {
         psd_log(AGENT_SUBSYSTEM, PSD_LOG_WARN, "dropped %s from psd: %d messages already wait to be taken",
                 psd_msg_name((*box)->msg.type), agent->inbox_count);
         agent->ignored++;
@@ -313,7 +338,6 @@ static void on_unsolicited(psd_agent *agent, psd_msg_box **box, psd_time_ns now)
         break;
     case PSD_MSG_GROUP_OPENED:
     case PSD_MSG_GROUP_GO:
-    case PSD_MSG_PLAN_GO:
     case PSD_MSG_TABLE_ASSIGN:
     case PSD_MSG_TABLE_OPENED:
     case PSD_MSG_TABLE_FREE:
@@ -348,13 +372,52 @@ static void on_frame(psd_agent *agent, const void *data, size_t bytes, psd_time_
     else if (msg->request != 0 && msg->type != PSD_MSG_GROUP_ASK_TOKEN) {
         if (!answer(agent, &box)) {
             count_ignored(agent, "an answer that nobody waits for");
-            if (msg->type == PSD_MSG_GROUP_OPENED)
+            if (msg->type == PSD_MSG_GROUP_OPENED && was_given_up(agent, msg->request))
                 decline_group(agent, &msg->u.group_opened);
         }
     } else {
         on_unsolicited(agent, &box, now);
     }
     psd_msg_box_free(box);
+}
+
+/* A leave that waits for its answer is said again; psd may have taken it, and then must not be asked to admit
+ * this worker. False: none waits. */
+static bool repeat_bye(psd_agent *agent)
+{
+    bool found = false;
+    pthread_mutex_lock(&agent->lock);
+    for (agent_out *entry = agent->outbox; entry != NULL && !found; entry = entry->next) {
+        found = entry->type == PSD_MSG_BYE && entry->reply == NULL;
+        agent->unsent += found && entry->sent;
+        entry->sent = entry->sent && !found;
+    }
+    pthread_mutex_unlock(&agent->lock);
+    return found;
+}
+
+/* A new connection. What was sent on the old one may be lost, and the psd at the other end may be another:
+ * HELLO is said at once, not when a RESYNC asks for it. One sent a moment ago went out on this connection. */
+static void on_connected(psd_agent *agent, psd_time_ns now)
+{
+    if (repeat_bye(agent))
+        return;
+    if (agent->hello_sent != 0 && now - agent->hello_sent >= AGENT_HELLO_LEAST)
+        on_resync(agent, now);
+}
+
+static void watch_connections(psd_agent *agent, psd_time_ns now)
+{
+    zmq_msg_t frame;
+    bool got = true;
+    while (got) {
+        zmq_msg_init(&frame);
+        got = zmq_msg_recv(&frame, agent->monitor, ZMQ_DONTWAIT) >= 0;
+        /* An event has two frames: the number, and the address. */
+        if (got && zmq_msg_more(&frame))
+            on_connected(agent, now);
+        zmq_msg_close(&frame);
+    }
 }
 
 static void receive(psd_agent *agent, psd_time_ns now)
@@ -410,9 +473,10 @@ static long next_timeout_ms(const psd_agent *agent, psd_time_ns now)
 void *agent_loop(void *argument)
 {
     psd_agent *agent = argument;
-    zmq_pollitem_t items[2] = {
+    zmq_pollitem_t items[3] = {
         {.socket = agent->socket, .events = ZMQ_POLLIN},
         {.fd = agent->wake_fd, .events = ZMQ_POLLIN},
+        {.socket = agent->monitor, .events = ZMQ_POLLIN},
     };
     bool stop = false;
     while (!stop) {
@@ -427,7 +491,7 @@ void *agent_loop(void *argument)
         if (stop)
             break;
         items[0].events = (short)(agent->blocked ? ZMQ_POLLIN | ZMQ_POLLOUT : ZMQ_POLLIN);
-        if (zmq_poll(items, 2, next_timeout_ms(agent, now)) < 0 && zmq_errno() != EINTR) {
+        if (zmq_poll(items, 3, next_timeout_ms(agent, now)) < 0 && zmq_errno() != EINTR) {
             char text[128];
             snprintf(text, sizeof text, "the connection to psd failed: %s", zmq_strerror(zmq_errno()));
             go_out(agent, PSD_ERR_IO, text);
@@ -436,6 +500,7 @@ void *agent_loop(void *argument)
         uint64_t woken;
         if (read(agent->wake_fd, &woken, sizeof woken) < 0 && errno != EAGAIN)
             psd_log(AGENT_SUBSYSTEM, PSD_LOG_WARN, "reading the wake-up failed: %s", strerror(errno));
+        watch_connections(agent, psd_now_ns());
         receive(agent, psd_now_ns());
     }
     flush_outbox(agent, psd_now_ns());

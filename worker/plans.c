@@ -12,8 +12,6 @@
 
 /* Progress is told at most so often. */
 #define TELL_NS (200 * PSD_NS_PER_MS)
-/* How often a rank that waits for the others looks whether the group is broken. */
-#define LOOK_NS (100 * PSD_NS_PER_MS)
 
 struct psd_plans {
     psd_handles handles;
@@ -154,25 +152,19 @@ static psd_status fetch_steps(psd_ctx *ctx, const psd_plan_inputs *inputs, psd_t
     return status == PSD_OK ? plan_list_finish(list, why, why_bytes) : status;
 }
 
-/* All ranks have the same hash, or the group is over. */
-static psd_status await_go(psd_ctx *ctx, const plan *p, psd_group_slot *slot, psd_time_ns deadline, char *why,
-                           size_t why_bytes)
+/* Returns once all ranks have the same hash. A call, so that psd is asked again when its answer was lost. */
+static psd_status await_go(psd_ctx *ctx, const plan *p, psd_time_ns deadline, char *why, size_t why_bytes)
 {
-    psd_status status = PSD_ERR_TIMEOUT;
-    while (status == PSD_ERR_TIMEOUT) {
-        psd_msg_box *go = NULL;
-        psd_time_ns now = psd_now_ns();
-        psd_time_ns until = deadline - now < LOOK_NS ? deadline : now + LOOK_NS;
-        status = psd_agent_take(ctx->agent, PSD_MSG_PLAN_GO, p->id, until, &go, why, why_bytes);
-        psd_msg_box_free(go);
-        if (status != PSD_ERR_TIMEOUT)
-            return status;
-        psd_status broken = ctx->ops->group_error(slot->backend, why, why_bytes);
-        if (broken != PSD_OK)
-            return broken;
-        if (psd_now_ns() >= deadline)
-            break;
+    psd_msg_box *go = NULL;
+    psd_msg ready = {.type = PSD_MSG_PLAN_READY, .u.plan = {.plan = p->id, .hash = p->list.hash}};
+    psd_status status = psd_agent_call(ctx->agent, &ready, deadline, &go, why, why_bytes);
+    if (status != PSD_OK)
+        return status;
+    if (go->msg.type != PSD_MSG_PLAN_GO) {
+        status = PSD_ERR_PROTOCOL;
+        snprintf(why, why_bytes, "psd answered %s instead of PLAN_GO", psd_msg_name(go->msg.type));
     }
+    psd_msg_box_free(go);
     return status;
 }
 
@@ -192,18 +184,15 @@ static psd_status check_ring_shift(PSD_AT, psd_ctx *ctx, psd_dtype dtype, int64_
     return psd_ctx_live(file, line, "psd_plan_ring_shift", ctx);
 }
 
-static psd_status make_plan(PSD_AT, psd_ctx *ctx, psd_group_slot *slot, const psd_plan_inputs *inputs,
-                            plan *p)
+static psd_status make_plan(PSD_AT, psd_ctx *ctx, const psd_plan_inputs *inputs, plan *p)
 {
     char why[PSD_MAX_TEXT] = "";
     psd_time_ns deadline = psd_ctx_deadline(ctx, 0);
     plan_list_begin(&p->list, inputs->ranks, (uint64_t)inputs->count * psd_dtype_bytes(inputs->dtype));
     psd_status status = fetch_steps(ctx, inputs, deadline, &p->list, why, sizeof(why));
     p->id = p->list.plan;
-    if (status == PSD_OK) {
-        tell(ctx, PSD_MSG_PLAN_READY, p);
-        status = await_go(ctx, p, slot, deadline, why, sizeof(why));
-    }
+    if (status == PSD_OK)
+        status = await_go(ctx, p, deadline, why, sizeof(why));
     if (status == PSD_OK)
         return PSD_OK;
     if (p->list.chunk > 0)
@@ -234,7 +223,7 @@ psd_status psd_plan_ring_shift_at(PSD_AT, psd_ctx *ctx, psd_group group, psd_dty
     p->dtype = dtype;
     p->count = count;
     psd_plan_inputs inputs = {PSD_PLAN_RING_SHIFT, slot->id, (uint32_t)slot->size, dtype, count, shift};
-    status = make_plan(file, line, ctx, slot, &inputs, p);
+    status = make_plan(file, line, ctx, &inputs, p);
     if (status != PSD_OK) {
         free_plan(p);
         goto release;

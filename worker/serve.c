@@ -47,15 +47,24 @@ static table_shard **find_shard(server *s, uint32_t table)
     return at;
 }
 
+static uint64_t shard_bytes(const table_shard *shard)
+{
+    return (uint64_t)(shard->memory.data != NULL ? shard->memory.shape[0] : 0) * sizeof(float);
+}
+
 static void take_assignment(server *s, const psd_msg_table_open *assign)
 {
     psd_msg_table ready = {.table = assign->table};
     table_shard *shard = NULL;
-    if (*find_shard(s, assign->table) != NULL)
-        return; /* told again after a resync */
+    table_shard *known = *find_shard(s, assign->table);
+    if (known != NULL) { /* told again after a resync: psd may not have heard the answer */
+        ready.bytes = shard_bytes(known);
+        tell(s, PSD_MSG_TABLE_READY, &ready);
+        return;
+    }
     ready.status = table_shard_make(s->file, s->line, s->ctx, assign, &shard, ready.text, sizeof(ready.text));
     if (ready.status == PSD_OK) {
-        ready.bytes = (uint64_t)(shard->memory.data != NULL ? shard->memory.shape[0] : 0) * sizeof(float);
+        ready.bytes = shard_bytes(shard);
         shard->next = s->shards;
         s->shards = shard;
         psd_log("tables", PSD_LOG_INFO, "table \"%s\": %zu of its elements here, %u trainers", shard->name,
@@ -132,7 +141,7 @@ static void tell_progress(server *s, psd_time_ns now)
             .clock = shard->clock,
             .pushes = shard->pushes,
             .pulls = shard->pulls,
-            .bytes = (uint64_t)(shard->memory.data != NULL ? shard->memory.shape[0] : 0) * sizeof(float),
+            .bytes = shard_bytes(shard),
         };
         tell(s, PSD_MSG_TABLE_PROGRESS, &body);
     }

@@ -66,17 +66,20 @@ static bool same_ident(const member *m, const psd_ident *ident)
 }
 
 /* An unknown connection, or one that speaks for somebody else. A BYE of somebody who is no member, or no
- * longer (it is sent again when its answer was lost), is answered: there is nothing to leave. All else must
- * say HELLO first. RESYNC answers no request: the request is still open, and comes again after the HELLO. */
+ * longer (it is sent again when its answer was lost), is answered: there is nothing to leave. Who has left has
+ * nothing else to say. All others must say HELLO first. RESYNC answers no request: the request is still open, and comes again after the HELLO. */
 static void answer_stranger(psd_core *core, psd_peer peer, const psd_msg *msg)
 {
     const member *m = members_find(core, &msg->ident);
-    bool is_member = m != NULL && m->incarnation == msg->ident.incarnation && member_is_live(m);
+    bool same_life = m != NULL && m->incarnation == msg->ident.incarnation;
+    bool is_member = same_life && member_is_live(m);
     bool acknowledge = !is_member && msg->type == PSD_MSG_BYE;
+    core->dropped++;
+    if (same_life && m->state == MEMBER_LEFT && !acknowledge)
+        return;
     psd_msg *answer = send_to_peer(core, peer, acknowledge ? PSD_MSG_BYE_ACK : PSD_MSG_RESYNC);
     answer->ident = msg->ident;
     answer->request = acknowledge ? msg->request : 0;
-    core->dropped++;
 }
 
 static void step_member_msg(psd_core *core, const psd_event *event)
