@@ -17,7 +17,7 @@ stream=$PSD_BUILD/tests/hosts/stream
 plain() { # BUFFER_BYTES: microseconds of one transfer
     on_host h2
     "${on[@]}" "$stream" listen 6000 "$bytes" "$1" 5 > "$work/listener" &
-    wait_for 5 grep -q listening "$work/listener" || return 1
+    wait_for 5 grep -qs listening "$work/listener" || return 1
     on_host h1
     "${on[@]}" "$stream" 10.77.0.2 6000 "$bytes" "$1" 5 && wait $!
 }

@@ -84,7 +84,7 @@ silent() { # FILE PATTERN
 }
 
 said_within() { # SECONDS FILE PATTERN
-    wait_for "$1" grep -qE -- "$3" "$work/$2" || fail "$2 does not say within $1 s: $3"
+    wait_for "$1" grep -qsE -- "$3" "$work/$2" || fail "$2 does not say within $1 s: $3"
 }
 
 end_children() {

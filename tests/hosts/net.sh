@@ -78,7 +78,7 @@ replace_cable() { # I DELAY_US LOSS_PERCENT
     "$PSD_BUILD/tests/hosts/cable" "/run/netns/h$1" eth0 "/run/netns/$switch" "p$1" "$2" "$3" \
         > "$work/cable" 2>&1 &
     cable_pid=$!
-    wait_for 5 grep -q '^up' "$work/cable" && plug_in "$1"
+    wait_for 5 grep -qs '^up' "$work/cable" && plug_in "$1"
 }
 
 # From now on the hosts speak IPv6 only. The file is written in place: it is mounted.
