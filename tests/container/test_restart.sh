@@ -26,7 +26,7 @@ running() {
         has_not loop$i failed || return
     done
 }
-three_active() { is "$(psctl ranks | grep -c ' active ')" 3 "active ranks" 2> /dev/null; }
+three_active() { is "$(psctl ranks 2> /dev/null | grep -c ' active ')" 3 "active ranks" 2> /dev/null; }
 
 # psd's container is stopped and started, then killed and replaced; its state is on a volume. While its address belongs to
 # nobody, a worker's attempt to connect is answered by nothing, and the next one may be 4 s later: so the usual lease of 5 s.

@@ -22,7 +22,7 @@ same_losses() { # LOG_OF_CONTAINER
         END { exit bad || NR == 0 }' || why "the losses differ from those of one process"
 }
 
-six_ranks_seen() { is "$(psctl ranks | grep -c ' active ')" 6 "active ranks" 2> /dev/null; }
+six_ranks_seen() { is "$(psctl ranks 2> /dev/null | grep -c ' active ')" 6 "active ranks" 2> /dev/null; }
 
 train_digits() {
     start_psd && start_digits || return
