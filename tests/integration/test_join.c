@@ -73,3 +73,21 @@ PSD_TEST(join, group_names_who_has_not_asked)
     cr_assert(strstr(text, "missing_member.c:"), "%s", text);
     free(text);
 }
+
+/* Ranks that finalize and join again at once wait for their last world to end, and make the next one. */
+PSD_TEST_WITH(join, worlds_follow_each_other, .timeout = 120)
+{
+    char *text = NULL;
+    const char *argv[] = {test_path("bin/psrun"),
+                          "--standalone",
+                          "-n",
+                          "3",
+                          "--",
+                          test_path("tests/programs/again"),
+                          "40",
+                          NULL};
+    int code = test_run(argv, NULL, 60000, &text);
+    cr_assert_eq(code, 0, "exit %d: %s", code, text);
+    cr_assert(strstr(text, "ended 40 rounds"), "%s", text);
+    free(text);
+}

@@ -136,6 +136,42 @@ PSD_TEST_WITH(kill, coordinator_restarts, .timeout = 120)
     teardown();
 }
 
+static void restart_without_state(const char *listen)
+{
+    const char *argv[] = {test_path("bin/psd"), "--listen", listen, "--lease", "2s", NULL};
+    cr_assert(test_proc_start(&psd, argv, NULL));
+    cr_assert(test_proc_expect(&psd, "listening on ", 10000), "psd: %s", psd.text ? psd.text : "");
+}
+
+/* A psd that lost its journal does not take a job that runs for a new one, and says so to each rank. */
+PSD_TEST_WITH(kill, coordinator_forgets, .timeout = 120)
+{
+    test_proc ranks[2];
+    char listen[128];
+    setup();
+    for (int r = 0; r < 2; r++)
+        start_rank(&ranks[r], r, 2, "100000000");
+    for (int r = 0; r < 2; r++)
+        cr_assert(test_proc_expect(&ranks[r], "ready", 20000), "rank %d: %s", r, ranks[r].text);
+    memcpy(listen, endpoint, sizeof listen);
+    kill(psd.pid, SIGKILL);
+    test_proc_end(&psd);
+    restart_without_state(listen);
+    for (int r = 0; r < 2; r++) {
+        char text[128];
+        cr_assert(test_proc_wait(&ranks[r], 20000), "rank %d hangs: %s", r, ranks[r].text);
+        snprintf(text, sizeof text,
+                 "psd was restarted and does not know this job (rank %d of job default, epoch 1): start psd "
+                 "with --state",
+                 r);
+        cr_assert(strstr(ranks[r].text, text), "rank %d: %s", r, ranks[r].text);
+        test_proc_end(&ranks[r]);
+    }
+    struct psctl_wants none = {"status", "running"};
+    cr_assert_not(psctl_says(&none), "the job was taken for a new one");
+    teardown();
+}
+
 PSD_TEST_WITH(kill, rank_comes_back, .timeout = 120)
 {
     test_proc stays, first, second;

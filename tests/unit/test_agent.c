@@ -368,7 +368,55 @@ PSD_TEST(agent, ends_a_request_by_its_deadline)
     fake_psd_stop(psd);
 }
 
+/* After a resync an answer can come twice. Its caller had it: the group is healthy. */
+PSD_TEST(agent, an_answer_that_comes_twice_declines_nothing)
+{
+    seen s = {0};
+    char why[2048] = "";
+    uint32_t group = 0;
+    fake_psd *psd = fake_psd_start(NULL, NULL);
+    psd_agent *agent = join(psd, &s);
+    cr_assert_eq(open_alone(agent, 10000, &group, why, sizeof why), PSD_OK);
+    send_opened(psd, fake_psd_last(psd).request, group);
+    cr_assert_eq(open_alone(agent, 10000, &group, why, sizeof why), PSD_OK); /* what came before was read */
+    cr_assert_eq(close_group(agent, group), PSD_OK);
+    cr_assert(fake_psd_wait(psd, PSD_MSG_GROUP_CLOSE, 1));
+    cr_assert_eq(fake_psd_count(psd, PSD_MSG_GROUP_FAIL), 0);
+    psd_agent_stop(agent);
+    fake_psd_stop(psd);
+}
+
 /* ------------------------------------------------------------------------------------------------- resync */
+
+/* No heartbeat would find out within a test's time that psd is another one. */
+static bool welcome_with_rare_heartbeats(fake_psd *psd, const psd_msg *msg, void *arg)
+{
+    (void)arg;
+    psd_msg welcome = {.type = PSD_MSG_WELCOME};
+    welcome.u.welcome = (psd_msg_welcome){.world = 1,
+                                          .epoch = 1,
+                                          .resume_token = FAKE_PSD_TOKEN,
+                                          .world_group = FAKE_PSD_WORLD,
+                                          .lease_ms = 600000,
+                                          .heartbeat_ms = 600000};
+    if (msg->type == PSD_MSG_HELLO)
+        fake_psd_send(psd, &welcome);
+    return msg->type == PSD_MSG_HELLO;
+}
+
+PSD_TEST(agent, says_hello_on_every_new_connection)
+{
+    seen s = {0};
+    fake_psd *psd = fake_psd_start(welcome_with_rare_heartbeats, NULL);
+    psd_agent *agent = join(psd, &s);
+    for (int i = 0; i < 3; i++) {
+        int hellos = fake_psd_count(psd, PSD_MSG_HELLO);
+        fake_psd_restart(psd);
+        cr_assert(fake_psd_wait(psd, PSD_MSG_HELLO, hellos + 1), "restart %d", i);
+    }
+    psd_agent_stop(agent);
+    fake_psd_stop(psd);
+}
 
 /* Swallows the request until psd has been restarted. */
 static bool answer_after_restart(fake_psd *psd, const psd_msg *msg, void *arg)
