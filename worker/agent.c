@@ -470,8 +470,6 @@ psd_status psd_agent_call(psd_agent *agent, const psd_msg *msg, psd_time_ns dead
         snprintf(why, why_bytes, "%s", agent->text);
     } else if (entry->reply == NULL) {
         status = no_answer(agent, msg, psd_now_ns() - begun, why, why_bytes);
-        if (msg->type == PSD_MSG_GROUP_OPEN)
-            agent->given_up[agent->given_up_count++ % AGENT_GIVEN_UP] = entry->request;
     } else if (entry->reply->msg.type == PSD_MSG_REFUSE) {
         status = entry->reply->msg.u.refuse.status;
         if (status >= PSD_OK)
@@ -481,6 +479,8 @@ psd_status psd_agent_call(psd_agent *agent, const psd_msg *msg, psd_time_ns dead
         *reply = entry->reply;
         entry->reply = NULL;
     }
+    if (msg->type == PSD_MSG_GROUP_OPEN && status != PSD_OK)
+        agent->given_up[agent->given_up_count++ % AGENT_GIVEN_UP] = entry->request;
     agent_unlink_out(agent, entry);
     agent_out_free(entry);
 unlock:

@@ -224,7 +224,8 @@ static bool was_given_up(psd_agent *agent, uint64_t request)
     return found;
 }
 
-/* The caller gave up before the other members had asked: they must not wait for this rank. */
+/* The caller gave up before the other members had asked: they must not wait for this rank, nor psd for it to close
+ * what it never had. */
 static void decline_group(psd_agent *agent, const psd_msg_group_opened *opened)
 {
     psd_msg msg = {.type = PSD_MSG_GROUP_FAIL};
@@ -236,8 +237,10 @@ static void decline_group(psd_agent *agent, const psd_msg_group_opened *opened)
     msg.u.abort.culprit = agent->welcome.rank;
     snprintf(msg.u.abort.text, sizeof msg.u.abort.text,
              "rank %d stopped waiting for the group before it was complete", agent->welcome.rank);
+    psd_msg close = {.type = PSD_MSG_GROUP_CLOSE, .u.group = {.group = opened->group}};
     pthread_mutex_lock(&agent->lock);
     agent_enqueue(agent, &msg, false, NULL);
+    agent_enqueue(agent, &close, false, NULL);
     pthread_mutex_unlock(&agent->lock);
 }
 

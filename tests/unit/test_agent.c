@@ -363,7 +363,8 @@ PSD_TEST(agent, ends_a_request_by_its_deadline)
     /* psd's answer comes too late: the other members must hear that this rank will not take part. */
     send_opened(psd, fake_psd_last(psd).request, 55);
     cr_assert(fake_psd_wait(psd, PSD_MSG_GROUP_FAIL, 1));
-    cr_assert_eq(fake_psd_last(psd).u.abort.group, 55);
+    cr_assert(fake_psd_wait(psd, PSD_MSG_GROUP_CLOSE, 1));
+    cr_assert_eq(fake_psd_last(psd).u.group.group, 55);
     psd_agent_stop(agent);
     fake_psd_stop(psd);
 }
