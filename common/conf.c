@@ -54,6 +54,13 @@ static const char *parse_thousandths(const char *text, int64_t *out)
     return text;
 }
 
+bool psd_number_is_huge(const char *text)
+{
+    enum { DIGITS = 13 }; /* of hours, milliseconds in 64 bits have as many */
+    text += strspn(text, "0");
+    return strspn(text, "0123456789") >= DIGITS;
+}
+
 /* value / 1000 * unit without overflow on the way. */
 static bool scale(int64_t thousandths, int64_t unit, int64_t *out)
 {
@@ -199,6 +206,58 @@ size_t psd_utf8_prefix(const char *text, size_t bytes)
 bool psd_utf8_valid(const char *text, size_t bytes)
 {
     return psd_utf8_prefix(text, bytes) == bytes;
+}
+
+/* One character of psd_echo, at most four bytes long; *text moves on. */
+static size_t echo_one(const char **text, char *out)
+{
+    const unsigned char *at = (const unsigned char *)*text;
+    size_t bytes = utf8_sequence(at, strnlen(*text, 4));
+    bool is_control = at[0] < ' ' || at[0] == 0x7f || (bytes == 2 && at[0] == 0xc2 && at[1] < 0xa0);
+    if (bytes == 0 || is_control) {
+        snprintf(out, 5, "\\x%02x", at[0]);
+        *text += 1;
+        return 4;
+    }
+    memcpy(out, at, bytes);
+    *text += bytes;
+    return bytes;
+}
+
+char *psd_echo(const char *text, char *out, size_t out_bytes)
+{
+    size_t used = 0;
+    size_t fits = 0; /* where "..." can still go */
+    out[0] = '\0';
+    while (*text != '\0') {
+        char one[5];
+        size_t bytes = echo_one(&text, one);
+        if (used + 4 <= out_bytes)
+            fits = used;
+        if (used + bytes >= out_bytes) {
+            snprintf(out + fits, out_bytes - fits, "...");
+            return out;
+        }
+        memcpy(out + used, one, bytes);
+        used += bytes;
+        out[used] = '\0';
+    }
+    return out;
+}
+
+char *psd_option_error(int result, int optopt_left, const char *argument, char *out, size_t out_bytes)
+{
+    const char letter[] = {'-', (char)optopt_left, '\0'};
+    bool is_letter = optopt_left > ' ';
+    char echo[PSD_ECHO_BYTES];
+    psd_echo(is_letter && result == '?' ? letter : argument, echo, sizeof echo);
+    const char *what = "is not an option";
+    if (result == ':')
+        what = "needs a value";
+    else if (optopt_left != 0 && !is_letter)
+        what = "takes no value";
+    snprintf(out, out_bytes, "\"%s\" %s", echo, what);
+    return out;
 }
 
 /* "1.5 unit", without a decimal where it would be 0. */

@@ -198,8 +198,26 @@ static psd_status begin_life(psd_journal *journal, psd_time_ns now)
     return status;
 }
 
+/* SQLite opens a file that it must not write (one that is immutable, say) for reading, and fails later, of something
+ * else. Before SQLite has it open, since closing a file gives up all locks on it. */
+static psd_status check_writable(const psd_journal *journal, char *why, size_t why_bytes)
+{
+    int fd = open(journal->path, O_RDWR | O_CLOEXEC);
+    if (fd < 0 && errno != ENOENT) {
+        snprintf(why, why_bytes, "the journal %s cannot be written: %s (immutable, or another owner's?)",
+                 journal->path, strerror(errno));
+        return PSD_ERR_IO;
+    }
+    if (fd >= 0)
+        close(fd);
+    return PSD_OK;
+}
+
 static psd_status open_database(psd_journal *journal, psd_time_ns now, char *why, size_t why_bytes)
 {
+    psd_status writable = check_writable(journal, why, why_bytes);
+    if (writable != PSD_OK)
+        return writable;
     int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;
     if (sqlite3_open_v2(journal->path, &journal->db, flags, NULL) != SQLITE_OK)
         return journal->db == NULL ? PSD_ERR_NOMEM : failed(journal);

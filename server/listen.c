@@ -36,10 +36,11 @@ psd_status psd_listen_resolve(const char *text, psd_listen *out, char *why, size
     char host[256];
     uint16_t port = 0;
     if (!psd_parse_endpoint(text, host, sizeof(host), &port)) {
+        char echo[PSD_ECHO_BYTES];
         snprintf(why, why_bytes,
                  "\"%s\" is not an address to listen on: write tcp://HOST:PORT, as in "
                  "tcp://127.0.0.1:5577 (port 0: any free one)",
-                 text);
+                 psd_echo(text, echo, sizeof(echo)));
         return PSD_ERR_INVAL;
     }
     if (strcmp(host, "*") == 0) {

@@ -70,7 +70,8 @@ static const struct option longopts[] = {
 
 static psd_options_result wrong(const char *option, const char *value, const char *wanted)
 {
-    fprintf(stderr, "psd: --%s \"%s\": %s\n", option, value, wanted);
+    char echo[PSD_ECHO_BYTES];
+    fprintf(stderr, "psd: --%s \"%s\": %s\n", option, psd_echo(value, echo, sizeof(echo)), wanted);
     return PSD_OPTIONS_USAGE;
 }
 
@@ -83,9 +84,24 @@ static psd_options_result parse_ready_fd(const char *value, psd_options *out)
     return PSD_OPTIONS_RUN;
 }
 
+static psd_options_result parse_listen(const char *value, psd_options *out)
+{
+    char host[256];
+    uint16_t port = 0;
+    if (!psd_parse_endpoint(value, host, sizeof(host), &port))
+        return wrong(
+            "listen", value,
+            "is not an address to listen on: write tcp://HOST:PORT, as in tcp://127.0.0.1:5577 (port 0: any "
+            "free one)");
+    out->listen = value;
+    return PSD_OPTIONS_RUN;
+}
+
 static psd_options_result parse_time(const char *option, const char *value, int64_t min, int64_t *out)
 {
     int64_t ms = 0;
+    if (psd_number_is_huge(value))
+        return wrong(option, value, "is too large: at most 24h");
     if (!psd_parse_ms(value, &ms) || ms < min || ms > MAX_LEASE_MS)
         return wrong(option, value,
                      "must be a time such as 5s or 250ms, not below 20ms (lease: 100ms), at most 24h");
@@ -96,18 +112,19 @@ static psd_options_result parse_time(const char *option, const char *value, int6
 static psd_options_result parse_count(const char *option, const char *value, int64_t max, int64_t *out)
 {
     if (!psd_parse_i64(value, 1, max, out)) {
-        fprintf(stderr, "psd: --%s \"%s\": must be a number from 1 to %lld\n", option, value, (long long)max);
-        return PSD_OPTIONS_USAGE;
+        char wanted[64];
+        snprintf(wanted, sizeof(wanted), "must be a number from 1 to %lld", (long long)max);
+        return wrong(option, value, wanted);
     }
     return PSD_OPTIONS_RUN;
 }
 
 static psd_options_result parse_one(int option, const char *value, psd_options *out)
 {
+    char text[PSD_ECHO_BYTES + 32];
     switch (option) {
     case OPT_LISTEN:
-        out->listen = value;
-        return PSD_OPTIONS_RUN;
+        return parse_listen(value, out);
     case OPT_INSECURE:
         out->insecure = true;
         return PSD_OPTIONS_RUN;
@@ -137,7 +154,8 @@ static psd_options_result parse_one(int option, const char *value, psd_options *
         fputs(help, stdout);
         return PSD_OPTIONS_DONE;
     default:
-        fputs("psd: try psd --help\n", stderr); /* getopt has named the option */
+        fprintf(stderr, "psd: %s; try psd --help\n",
+                psd_option_error(option, optopt, value, text, sizeof(text)));
         return PSD_OPTIONS_USAGE;
     }
 }
@@ -152,12 +170,15 @@ psd_options_result psd_options_parse(int argc, char **argv, psd_options *out)
                            .ready_fd = -1};
     psd_options_result result = PSD_OPTIONS_RUN;
     int option = 0;
-    while (result == PSD_OPTIONS_RUN && (option = getopt_long(argc, argv, "", longopts, NULL)) != -1)
-        result = parse_one(option, optarg, &options);
+    opterr = 0;
+    while (result == PSD_OPTIONS_RUN && (option = getopt_long(argc, argv, ":", longopts, NULL)) != -1)
+        result = parse_one(option, option == '?' || option == ':' ? argv[optind - 1] : optarg, &options);
     if (result != PSD_OPTIONS_RUN)
         return result;
     if (optind < argc) {
-        fprintf(stderr, "psd: \"%s\" is not an option; try psd --help\n", argv[optind]);
+        char echo[PSD_ECHO_BYTES];
+        fprintf(stderr, "psd: \"%s\" is not an option; try psd --help\n",
+                psd_echo(argv[optind], echo, sizeof(echo)));
         return PSD_OPTIONS_USAGE;
     }
     if (options.heartbeat_ms == 0)

@@ -247,9 +247,13 @@ static psd_status explain_no_join(psd_agent *agent, bool heard, const char *said
     char took[32], name_error[320];
     psd_format_ns(waited, took, sizeof took);
     if (heard) {
+        /* In "have 1 of 2, 1 more worker must come" the time belongs to what there is. */
+        const char *comma = strstr(said, " must come") != NULL ? strstr(said, ", ") : NULL;
+        const char *what = said[0] != '\0' ? said : "the world is not complete";
         snprintf(why, why_bytes,
-                 "psd at %s: %s after %s; start the missing ranks, or raise PSD_JOIN_TIMEOUT_MS",
-                 agent->coordinator, said[0] != '\0' ? said : "the world is not complete", took);
+                 "psd at %s: %.*s after %s%s%s; start the missing ranks, or raise PSD_JOIN_TIMEOUT_MS",
+                 agent->coordinator, (int)(comma != NULL ? (size_t)(comma - said) : strlen(what)), what, took,
+                 comma != NULL ? ": " : "", comma != NULL ? comma + 2 : "");
         return PSD_ERR_TIMEOUT;
     }
     check_resolves(agent->coordinator, name_error, sizeof name_error);

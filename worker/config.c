@@ -27,7 +27,8 @@ static void complain(reader *r, const char *source, const char *value, const cha
 {
     if (r->status != PSD_OK)
         return;
-    snprintf(r->why, r->why_bytes, "%s is \"%.80s\"; %s", source, value, expected);
+    char echo[PSD_ECHO_BYTES];
+    snprintf(r->why, r->why_bytes, "%s is \"%s\"; %s", source, psd_echo(value, echo, sizeof echo), expected);
     r->status = PSD_ERR_INVAL;
 }
 
@@ -204,7 +205,9 @@ static int64_t take_ms(reader *r, int64_t given, const char *variable, int64_t f
     if (given != 0)
         return given;
     if (value != NULL && value[0] != '\0' && !psd_parse_ms(value, &ms) && !psd_parse_i64(value, -1, -1, &ms))
-        complain(r, variable, value, "write milliseconds, or 30s, 5m; -1 waits for ever");
+        complain(r, variable, value,
+                 psd_number_is_huge(value) ? "it is too large; -1 waits for ever"
+                                           : "write milliseconds, or 30s, 5m; -1 waits for ever");
     return ms != 0 ? ms : fallback;
 }
 

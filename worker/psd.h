@@ -145,8 +145,9 @@ PSD_API psd_status psd_group_split_at(PSD_AT, psd_ctx *ctx, psd_group parent, in
 PSD_API psd_status psd_group_dup_at(PSD_AT, psd_ctx *ctx, psd_group parent, psd_group *out);
 #define psd_group_dup(...) psd_group_dup_at(PSD_HERE, __VA_ARGS__)
 
-/* Releases this rank's handle. Works on it must have been waited for (else PSD_ERR_INVAL). The world cannot be
- * destroyed. */
+/* Releases this rank's handle. Works on it must have been waited for, by psd_wait() or by a
+ * psd_test() that found them complete (else PSD_ERR_INVAL): that they are complete is not enough. The world
+ * cannot be destroyed. */
 PSD_API psd_status psd_group_destroy_at(PSD_AT, psd_ctx *ctx, psd_group group);
 #define psd_group_destroy(...) psd_group_destroy_at(PSD_HERE, __VA_ARGS__)
 

@@ -10,6 +10,7 @@
 #include "worker/work_claim.h"
 
 #define SETTLE_MS 2000 /* at finalize: for operations that are nearly done */
+#define MOST_TOLD 5    /* of those that were never waited for; the others are counted */
 
 psd_status psd_works_init(psd_works *works)
 {
@@ -125,13 +126,14 @@ static psd_status wait_for(psd_ctx *ctx, psd_work_slot *slot, psd_time_ns deadli
 }
 
 /* Its memory may be gone when psd_finalize returns, so the operation must end here. */
-static void settle(psd_ctx *ctx, psd_work_slot *slot, psd_time_ns deadline)
+static void settle(psd_ctx *ctx, psd_work_slot *slot, psd_time_ns deadline, bool tell)
 {
     static const char text[] = "a rank left with an operation unfinished";
     psd_op_result result;
     psd_msg msg = {.type = PSD_MSG_GROUP_FAIL};
-    psd_log("ops", PSD_LOG_WARN, "never waited for: %s from %s:%d", psd_op_name(slot->kind),
-            psd_site_file(slot->file), slot->line);
+    if (tell)
+        psd_log("ops", PSD_LOG_WARN, "never waited for: %s from %s:%d", psd_op_name(slot->kind),
+                psd_site_file(slot->file), slot->line);
     psd_status status = wait_for(ctx, slot, deadline, &result);
     if (status == PSD_INPROGRESS) {
         msg.u.abort.group = slot->group->id;
@@ -153,9 +155,12 @@ void psd_works_settle(psd_ctx *ctx)
 {
     uint32_t used = atomic_load(&ctx->works.used);
     psd_time_ns deadline = psd_deadline_ns(psd_now_ns(), SETTLE_MS);
+    uint32_t found = 0;
     for (uint32_t i = 0; i < used; i++) {
         psd_work_slot *slot = slot_at(&ctx->works, i);
         if ((atomic_load(&slot->tag) & UINT32_MAX) != PSD_WORK_FREE)
-            settle(ctx, slot, deadline);
+            settle(ctx, slot, deadline, ++found <= MOST_TOLD);
     }
+    if (found > MOST_TOLD)
+        psd_log("ops", PSD_LOG_WARN, "never waited for: %u operations more", found - MOST_TOLD);
 }

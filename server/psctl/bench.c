@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/conf.h"
@@ -71,13 +72,41 @@ static bool take_ranks(int *argc, char **argv, char *ranks, size_t ranks_bytes)
             continue;
         }
         if (!psd_parse_i64(value, 1, MOST_RANKS, &number)) {
-            psctl_error("-n needs a number of ranks from 1 to %d, not '%s'", MOST_RANKS, value);
+            char echo[PSD_ECHO_BYTES];
+            psctl_error("-n needs a number of ranks from 1 to %d, not '%s'", MOST_RANKS,
+                        psd_echo(value, echo, sizeof echo));
             return false;
         }
         snprintf(ranks, ranks_bytes, "%d", (int)number);
     }
     *argc = kept;
     return true;
+}
+
+/* Asks psd-bench before ranks are started, so that what is wrong is said, and once: psrun ends the ranks as soon as
+ * one has found it. `line` has room for the arguments and two more. */
+static bool check_options(char *bench, int argc, char **argv, char **line)
+{
+    static char check[] = "--check-options";
+    int status = 0;
+    line[0] = bench;
+    line[1] = check;
+    memcpy(line + 2, argv, (size_t)argc * sizeof *argv);
+    line[argc + 2] = NULL;
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        unsetenv("PSD_RANK"); /* other ranks than 0 do not speak */
+        unsetenv("RANK");
+        execv(bench, line);
+        psctl_error("cannot start %s: %s", bench, strerror(errno));
+        _exit(PSCTL_FAILED);
+    }
+    if (child < 0 || waitpid(child, &status, 0) != child) {
+        psctl_error("cannot start %s: %s", bench, strerror(errno));
+        return false;
+    }
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 static psctl_exit run(const psctl_options *options, int argc, char **argv)
@@ -105,11 +134,16 @@ static psctl_exit run(const psctl_options *options, int argc, char **argv)
         psctl_error("out of memory");
         return PSCTL_FAILED;
     }
+    if (!check_options(bench, argc, argv, line)) {
+        free(line);
+        return PSCTL_USAGE;
+    }
     char *head[] = {
         psrun, (char[]){"--standalone"}, (char[]){"--no-prefix"}, (char[]){"-n"}, ranks, (char[]){"--"},
         bench};
     memcpy(line, head, sizeof head);
     memcpy(line + sizeof head / sizeof head[0], argv, (size_t)argc * sizeof *argv);
+    line[sizeof head / sizeof head[0] + (size_t)argc] = NULL;
     fflush(stdout);
     execv(psrun, line);
     psctl_error("cannot start %s: %s", psrun, strerror(errno));

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/conf.h"
 #include "server/psctl/options.h"
 #include "server/psctl/psctl.h"
 #include "server/psctl/text.h"
@@ -24,8 +25,9 @@ static const psctl_command *find_command(const char *name)
     if (command != NULL)
         return command;
     const char *near = psctl_command_suggest(name);
-    psctl_error("there is no command %s%s%s%s (see: psctl help)", name, near != NULL ? ", did you mean " : "",
-                near != NULL ? near : "", near != NULL ? "?" : "");
+    char echo[PSD_ECHO_BYTES];
+    psctl_error("there is no command %s%s%s%s (see: psctl help)", psd_echo(name, echo, sizeof echo),
+                near != NULL ? ", did you mean " : "", near != NULL ? near : "", near != NULL ? "?" : "");
     return NULL;
 }
 

@@ -131,7 +131,7 @@ static const option_row *find(const char *name, size_t bytes)
 
 static void complain_unknown(const char *argument, size_t bytes, const psctl_command *command)
 {
-    char name[64];
+    char name[64], echo[PSD_ECHO_BYTES];
     const char *names[ROWS + 2];
     int count = 0;
     snprintf(name, sizeof name, "%.*s", (int)(bytes < 63 ? bytes : 63), argument);
@@ -148,7 +148,8 @@ static void complain_unknown(const char *argument, size_t bytes, const psctl_com
         psd_append(whose, sizeof whose, " %s", command->name);
     if (near != NULL)
         snprintf(hint, sizeof hint, ", did you mean %s?", near);
-    psctl_error("%s has no option %s%s (see: psctl help%s)", whose, name, hint, whose + strlen("psctl"));
+    psctl_error("%s has no option %s%s (see: psctl help%s)", whose, psd_echo(name, echo, sizeof echo), hint,
+                whose + strlen("psctl"));
 }
 
 /* The value of the option at argv[*index], which is left at the last argument used; false: it has none and
@@ -195,7 +196,10 @@ static psctl_parsed parse_one(psctl_options *options, const psctl_command *comma
         return PSCTL_PARSED_BAD;
     }
     if (!row->set(options, value)) {
-        psctl_error("%s is not a value for %s: give %s", value, row->name, row->want);
+        char echo[PSD_ECHO_BYTES];
+        psctl_error("%s is not a value for %s%s: give %s", psd_echo(value, echo, sizeof echo), row->name,
+                    row->set == set_timeout && psd_number_is_huge(value) ? ", it is too large" : "",
+                    row->want);
         return PSCTL_PARSED_BAD;
     }
     return PSCTL_PARSED;

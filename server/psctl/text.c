@@ -1,5 +1,6 @@
 #include "server/psctl/text.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -61,19 +62,27 @@ size_t psctl_text_width(const char *text)
 
 void psctl_text_clean(const char *text, char *out, size_t out_bytes)
 {
-    size_t bytes = psd_utf8_prefix(text, strnlen(text, out_bytes - 1));
-    for (size_t i = 0; i < bytes; i++) {
-        bool control = (unsigned char)text[i] < ' ' || text[i] == 0x7f;
+    size_t used = 0;
+    size_t valid = 0; /* bytes from `text` on that are UTF-8 */
+    for (; *text != '\0'; text++) {
+        if (valid == 0)
+            valid = psd_utf8_prefix(text, strlen(text));
+        bool is_byte = valid == 0;
+        size_t bytes = is_byte ? 4 : 1;
+        if (used + bytes >= out_bytes)
+            break;
         /* U+0080 to U+009F are control characters too. */
-        if (i + 1 < bytes && (unsigned char)text[i] == 0xc2 && (unsigned char)text[i + 1] < 0xa0) {
-            out[i++] = ' ';
-            control = true;
-        }
-        out[i] = text[i];
-        if (control)
-            out[i] = ' ';
+        bool starts_control = valid > 1 && (unsigned char)text[0] == 0xc2 && (unsigned char)text[1] < 0xa0;
+        if (is_byte)
+            snprintf(out + used, 5, "\\x%02x", (unsigned char)*text);
+        else
+            out[used] = (unsigned char)*text < ' ' || *text == 0x7f || starts_control ? ' ' : *text;
+        text += starts_control;
+        valid -= starts_control ? 2 : is_byte ? 0 : 1;
+        used += bytes;
     }
-    out[bytes] = '\0';
+    used = valid > 0 ? psd_utf8_prefix(out, used) : used; /* perhaps cut inside a character */
+    out[used] = '\0';
 }
 
 bool psctl_text_colours(void)

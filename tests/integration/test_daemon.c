@@ -122,10 +122,17 @@ PSD_TEST(daemon, bad_options)
 {
     refused((const char *[]){"--listen", "tcp://0.0.0.0:0", NULL}, 1, "--insecure");
     refused((const char *[]){"--listen", "tcp://*:0", NULL}, 1, "--insecure");
-    refused((const char *[]){"--listen", "http://x", NULL}, 1, "not an address");
-    refused((const char *[]){"--listen", "tcp://127.0.0.1:99999", NULL}, 1, "not an address");
+    refused((const char *[]){"--listen", "http://x", NULL}, 2, "not an address");
+    refused((const char *[]){"--listen", "tcp://127.0.0.1:99999", NULL}, 2, "not an address");
     refused((const char *[]){"--listen", "tcp://no-such-host.invalid:0", NULL}, 1, "cannot be resolved");
     refused((const char *[]){"--lease", "-1", NULL}, 2, "--lease");
+    refused((const char *[]){"--lease", "9223372036854775807", NULL}, 2, "too large");
+    refused((const char *[]){"--li\xffsten", NULL}, 2, "\"--li\\xffsten\" is not an option");
+    refused((const char *[]){"--lease", NULL}, 2, "\"--lease\" needs a value");
+    char junk[4000];
+    memset(junk, 'x', sizeof junk - 1);
+    junk[sizeof junk - 1] = '\0';
+    refused((const char *[]){"--listen", junk, NULL}, 2, "xxx...\"");
     refused((const char *[]){"--lease", "1s", "--heartbeat", "900ms", NULL}, 2, "at most half");
     refused((const char *[]){"--memory-limit", "12", NULL}, 2, "64M");
     refused((const char *[]){"--ready-fd", "999", NULL}, 2, "open file descriptor");

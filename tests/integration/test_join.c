@@ -51,6 +51,19 @@ PSD_TEST(join, missing_rank_is_named)
     join_with_psrun("2", "PSD_WORLD_SIZE=3", "PSD_JOIN_TIMEOUT_MS=2000", 4, "have 2 of 3, missing rank 2");
 }
 
+PSD_TEST(join, zero_is_the_default_timeout)
+{
+    join_with_psrun("2", "PSD_JOIN_TIMEOUT_MS=0", "PSD_TIMEOUT_MS=0", 0, "");
+}
+
+PSD_TEST(join, a_huge_timeout_is_named)
+{
+    const char *env[] = {"PSD_JOIN_TIMEOUT_MS=9223372036854775807", NULL};
+    expect_refusal(env, "it is too large");
+    const char *bytes[] = {"PSD_COORDINATOR=\xff\x61", NULL};
+    expect_refusal(bytes, "\"\\xffa\"");
+}
+
 PSD_TEST(join, two_claims_to_one_rank)
 {
     join_with_psrun("2", "PSD_RANK=0", "PSD_JOIN_TIMEOUT_MS=3000", 4, "rank 0");

@@ -306,6 +306,9 @@ PSD_TEST(psctl, usage)
     expect_usage(ARGS("bench"), "which operation?");
     expect_usage(ARGS("bench", "all_reduce", "-n", "0"), "number of ranks");
     expect_usage(ARGS("--"), "which command?");
+    expect_usage(ARGS("status", "-j", "a\xff\x62"), "psctl: a\\xffb is not a value for --job");
+    expect_usage(ARGS("st\xffs"), "there is no command st\\xffs");
+    expect_usage(ARGS("status", "--timeout", "9223372036854775807"), "it is too large");
 }
 
 PSD_TEST(psctl, help)

@@ -81,6 +81,20 @@ PSD_TEST(psd_bench, bad_arguments_are_usage_errors)
     }
 }
 
+/* Under psrun too, and once, whichever rank ends first. */
+PSD_TEST(psd_bench, the_reason_is_told_once)
+{
+    for (int i = 0; i < 10; i++) {
+        const char *argv[] = {test_path("bin/psctl"), "bench", "all_reduce", "-n", "3", "-f", "0", NULL};
+        const char *env[] = {"PSD_RANK=2", "RANK=2", NULL}; /* of somebody else */
+        char *text = NULL;
+        cr_assert_eq(test_run(argv, env, LIMIT_MS, &text), 2, "%s", text);
+        cr_assert_str_eq(text,
+                         "psd-bench: -f '0': a number from 2 up (psd-bench --help lists the options)\n");
+        free(text);
+    }
+}
+
 PSD_TEST(psd_bench, sizes_the_wrong_way_round_are_named)
 {
     const char *argv[] = {test_path("bin/psd-bench"), "all_reduce", "-b", "1M", "-e", "4K", NULL};

@@ -121,6 +121,12 @@ PSD_TEST(psrun, bad_command_lines)
     ends((const char *[]){"--job", "a b", "--", "true", NULL}, 2, "--job");
     ends((const char *[]){"--role", "", "--", "true", NULL}, 2, "--role");
     ends((const char *[]){"--timeout", "soon", "--", "true", NULL}, 2, "--timeout");
+    ends((const char *[]){"--timeout", "9223372036854775807", "--", "true", NULL}, 2, "is too large");
+    ends((const char *[]){"--job", "a\xff\x62", "--", "true", NULL}, 2, "--job \"a\\xffb\"");
+    ends((const char *[]){"--b\xffg", "--", "true", NULL}, 2, "\"--b\\xffg\" is not an option");
+    ends((const char *[]){"-n", NULL}, 2, "\"-n\" needs a value");
+    ends((const char *[]){"--standalone=1", NULL}, 2, "takes no value");
+    ends((const char *[]){"-x", "--", "true", NULL}, 2, "\"-x\" is not an option");
     ends((const char *[]){"--rsh", "x {host} {command}", "--", "true", NULL}, 2, "--hosts");
     ends((const char *[]){"--hosts", "a", "--rsh", "x {command}", "--", "true", NULL}, 2,
          "must contain {host}");

@@ -211,6 +211,39 @@ PSD_TEST(conf, formats)
     assert_ns(INT64_C(7260) * 1000000000, "2h 01m");
 }
 
+static void assert_echo(const char *text, size_t out_bytes, const char *expected)
+{
+    char out[64];
+    memset(out, '#', sizeof out);
+    cr_assert_str_eq(psd_echo(text, out, out_bytes), expected, "%s", out);
+    cr_assert_lt(strlen(out), out_bytes);
+}
+
+PSD_TEST(conf, echo)
+{
+    assert_echo("", 64, "");
+    assert_echo("plain", 64, "plain");
+    assert_echo("a\xff\x62", 64, "a\\xffb");
+    assert_echo("\xc3\xa9t\xc3\xa9", 64, "\xc3\xa9t\xc3\xa9");
+    assert_echo("cut \xc3", 64, "cut \\xc3");
+    assert_echo("\033[1mbold\n", 64, "\\x1b[1mbold\\x0a");
+    assert_echo("\xc2\x9b", 64, "\\xc2\\x9b");
+    assert_echo("12345678", 9, "12345678");
+    assert_echo("123456789", 9, "12345...");
+    assert_echo("1234\xff", 8, "1234...");
+    assert_echo("12345\xff", 8, "1234...");
+    assert_echo("\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9", 8, "\xc3\xa9\xc3\xa9...");
+}
+
+PSD_TEST(conf, huge_numbers)
+{
+    cr_assert(psd_number_is_huge("9223372036854775807"));
+    cr_assert(psd_number_is_huge("99999999999999999999h"));
+    cr_assert_not(psd_number_is_huge("0000000000000000001x"));
+    cr_assert_not(psd_number_is_huge("soon"));
+    cr_assert_not(psd_number_is_huge("86400000"));
+}
+
 PSD_TEST(conf, append_cuts)
 {
     char out[8] = "abc";

@@ -26,20 +26,29 @@ static const char options_help[] =
     "      --buffer KIND       malloc, or psd: memory of psd_tensor_alloc (malloc)\n"
     "  -c, --check 0|1         compare the results (1)\n"
     "      --json              one object a line instead of the table\n"
+    "      --check-options     only say what is wrong with the options, if anything\n"
     "      --help, --version\n"
     "\n"
     "exit: 0 fine, 1 wrong results or an error, 2 usage\n";
 
-enum { OPT_BUFFER = 256, OPT_JSON, OPT_HELP, OPT_VERSION };
+enum { OPT_BUFFER = 256, OPT_JSON, OPT_CHECK_OPTIONS, OPT_HELP, OPT_VERSION };
 
 static const struct option long_options[] = {
-    {"min-bytes", required_argument, NULL, 'b'},     {"max-bytes", required_argument, NULL, 'e'},
-    {"factor", required_argument, NULL, 'f'},        {"dtype", required_argument, NULL, 'd'},
-    {"redop", required_argument, NULL, 'o'},         {"root", required_argument, NULL, 'r'},
-    {"warmup", required_argument, NULL, 'w'},        {"iterations", required_argument, NULL, 'i'},
-    {"buffer", required_argument, NULL, OPT_BUFFER}, {"check", required_argument, NULL, 'c'},
-    {"json", no_argument, NULL, OPT_JSON},           {"help", no_argument, NULL, OPT_HELP},
-    {"version", no_argument, NULL, OPT_VERSION},     {NULL, 0, NULL, 0},
+    {"min-bytes", required_argument, NULL, 'b'},
+    {"max-bytes", required_argument, NULL, 'e'},
+    {"factor", required_argument, NULL, 'f'},
+    {"dtype", required_argument, NULL, 'd'},
+    {"redop", required_argument, NULL, 'o'},
+    {"root", required_argument, NULL, 'r'},
+    {"warmup", required_argument, NULL, 'w'},
+    {"iterations", required_argument, NULL, 'i'},
+    {"buffer", required_argument, NULL, OPT_BUFFER},
+    {"check", required_argument, NULL, 'c'},
+    {"json", no_argument, NULL, OPT_JSON},
+    {"help", no_argument, NULL, OPT_HELP},
+    {"version", no_argument, NULL, OPT_VERSION},
+    {"check-options", no_argument, NULL, OPT_CHECK_OPTIONS},
+    {NULL, 0, NULL, 0},
 };
 
 /* Every rank has the same arguments; under a launcher one of them complains. */
@@ -59,9 +68,10 @@ static void print_help(void)
 
 static int usage_error(const char *what, const char *value, const char *expected)
 {
+    char echo[PSD_ECHO_BYTES];
     if (speaks())
-        fprintf(stderr, "psd-bench: %s '%s': %s (psd-bench --help lists the options)\n", what, value,
-                expected);
+        fprintf(stderr, "psd-bench: %s '%s': %s (psd-bench --help lists the options)\n", what,
+                psd_echo(value, echo, sizeof echo), expected);
     return 2;
 }
 
@@ -140,6 +150,7 @@ int bench_args_parse(int argc, char **argv, bench_args *out)
                        .redop = PSD_SUM,
                        .warmup = 5,
                        .check = true};
+    bool only_check = false;
     int option, bad = 0;
     opterr = 0;
     while (bad == 0 && (option = getopt_long(argc, argv, ":b:e:f:d:o:r:w:i:c:h", long_options, NULL)) != -1) {
@@ -147,6 +158,9 @@ int bench_args_parse(int argc, char **argv, bench_args *out)
             return print_help(), 1;
         if (option == OPT_VERSION)
             return printf("psd-bench %s\n", psd_version()), 1;
+        only_check = only_check || option == OPT_CHECK_OPTIONS;
+        if (option == OPT_CHECK_OPTIONS)
+            continue;
         if (option == '?')
             bad = usage_error("option", argv[optind - 1], "unknown");
         else if (option == ':')
@@ -165,5 +179,5 @@ int bench_args_parse(int argc, char **argv, bench_args *out)
         bad = check_together(&args);
     if (bad == 0)
         *out = args;
-    return bad;
+    return bad == 0 && only_check ? 1 : bad;
 }

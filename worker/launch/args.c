@@ -67,7 +67,8 @@ static const struct option longopts[] = {
 
 static psd_launch_result wrong(const char *option, const char *value, const char *wanted)
 {
-    fprintf(stderr, "psrun: %s \"%s\": %s\n", option, value, wanted);
+    char echo[PSD_ECHO_BYTES];
+    fprintf(stderr, "psrun: %s \"%s\": %s\n", option, psd_echo(value, echo, sizeof(echo)), wanted);
     return PSD_LAUNCH_USAGE;
 }
 
@@ -132,6 +133,7 @@ static psd_launch_result parse_rsh(const char *value, psd_launch_args *args)
 /* Options that concern the whole job: only before the first program. */
 static psd_launch_result parse_job_option(int option, const char *value, psd_launch_args *args)
 {
+    char text[PSD_ECHO_BYTES + 32];
     switch (option) {
     case OPT_STANDALONE:
         args->standalone = true;
@@ -143,7 +145,8 @@ static psd_launch_result parse_job_option(int option, const char *value, psd_lau
         return PSD_LAUNCH_RUN;
     case OPT_TIMEOUT:
         if (!psd_parse_ms(value, &args->timeout_ms) || args->timeout_ms < 1)
-            return wrong("--timeout", value, "must be a time such as 30s or 5m");
+            return wrong("--timeout", value,
+                         psd_number_is_huge(value) ? "is too large" : "must be a time such as 30s or 5m");
         return PSD_LAUNCH_RUN;
     case OPT_HOSTS:
         return parse_hosts(value, args);
@@ -162,7 +165,8 @@ static psd_launch_result parse_job_option(int option, const char *value, psd_lau
         fputs(help, stdout);
         return PSD_LAUNCH_DONE;
     default:
-        fputs("psrun: try psrun --help\n", stderr); /* getopt has named the option */
+        fprintf(stderr, "psrun: %s; try psrun --help\n",
+                psd_option_error(option, optopt, value, text, sizeof(text)));
         return PSD_LAUNCH_USAGE;
     }
 }
@@ -177,7 +181,7 @@ static psd_launch_result parse_option(int option, const char *value, psd_launch_
         return psd_name_valid(value) ? PSD_LAUNCH_RUN
                                      : wrong("--role", value, "must be 1 to 63 of A-Z a-z 0-9 . _ -");
     }
-    if (args->app_count > 0 && option != '?') {
+    if (args->app_count > 0 && option != '?' && option != ':') {
         fputs("psrun: after \":\" only -n and --role are allowed; all other options come before the first "
               "program\n",
               stderr);
@@ -191,21 +195,21 @@ static psd_launch_result parse_app(int argc, char **argv, psd_launch_args *args,
 {
     psd_launch_app app = {.ranks = 1};
     psd_launch_result result = PSD_LAUNCH_RUN;
-    static char name[] = "psrun";
     int option = 0;
     int end = 1;
-    argv[0] = name; /* what getopt calls the program in its messages */
-    optind = 0;     /* begins anew */
-    while (result == PSD_LAUNCH_RUN && (option = getopt_long(argc, argv, "+n:", longopts, NULL)) != -1)
-        result = parse_option(option, optarg, args, &app);
+    optind = 0; /* begins anew */
+    opterr = 0;
+    while (result == PSD_LAUNCH_RUN && (option = getopt_long(argc, argv, "+:n:", longopts, NULL)) != -1)
+        result = parse_option(option, option == '?' || option == ':' ? argv[optind - 1] : optarg, args, &app);
     if (result != PSD_LAUNCH_RUN)
         return result;
     if (strcmp(argv[optind - 1], "--") != 0 || optind < 2) {
+        char echo[PSD_ECHO_BYTES];
         if (optind < argc)
             fprintf(
                 stderr,
                 "psrun: \"%s\" is not an option: write -- before the program, as in psrun -n 4 -- ./train\n",
-                argv[optind]);
+                psd_echo(argv[optind], echo, sizeof(echo)));
         else
             fputs("psrun: no program given, as in psrun -n 4 -- ./train; try psrun --help\n", stderr);
         return PSD_LAUNCH_USAGE;

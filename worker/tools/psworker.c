@@ -145,9 +145,11 @@ static bool take_option(int option, const char *value, psd_config *config)
 /* An exit status, or -1 to go on. */
 static int parse_arguments(int argc, char **argv, psd_config *config)
 {
+    char echo[PSD_ECHO_BYTES];
     int option;
     int index = 0;
-    while ((option = getopt_long(argc, argv, "", options, &index)) != -1) {
+    opterr = 0;
+    while ((option = getopt_long(argc, argv, ":", options, &index)) != -1) {
         if (option == OPT_HELP) {
             print_help();
             return EXIT_FINE;
@@ -156,25 +158,28 @@ static int parse_arguments(int argc, char **argv, psd_config *config)
             printf("psworker %s\n", psd_version());
             return EXIT_FINE;
         }
-        if (option == '?') {
-            fputs("psworker: psworker --help lists the options\n", stderr);
+        if (option == '?' || option == ':') {
+            char text[PSD_ECHO_BYTES + 32];
+            fprintf(stderr, "psworker: %s; psworker --help lists the options\n",
+                    psd_option_error(option, optopt, argv[optind - 1], text, sizeof text));
             return EXIT_USAGE;
         }
         if (!take_option(option, optarg, config)) {
-            fprintf(stderr, "psworker: --%s %s is not valid; psworker --help shows what is\n",
-                    options[index].name, optarg);
+            fprintf(stderr, "psworker: --%s %s is %s; psworker --help shows what is valid\n",
+                    options[index].name, psd_echo(optarg, echo, sizeof echo),
+                    psd_number_is_huge(optarg) ? "too large" : "not valid");
             return EXIT_USAGE;
         }
     }
     if (optind < argc) {
         fprintf(stderr, "psworker: unexpected argument %s; psworker --help lists the options\n",
-                argv[optind]);
+                psd_echo(argv[optind], echo, sizeof echo));
         return EXIT_USAGE;
     }
     const char *role = config->role != NULL ? config->role : getenv("PSD_ROLE");
     if (role == NULL || strcmp(role, "server") != 0) {
         fprintf(stderr, "psworker: role is %s; say --role server, the role that holds tables\n",
-                role != NULL ? role : "not given");
+                role != NULL ? psd_echo(role, echo, sizeof echo) : "not given");
         return EXIT_USAGE;
     }
     return -1;
