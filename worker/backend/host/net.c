@@ -14,7 +14,8 @@
 
 #include "common/log.h"
 
-#define EVENTS 64 /* of one poll */
+#define NET_LINGER_NS (2 * PSD_NS_PER_S) /* without progress */
+#define EVENTS        64                 /* of one poll */
 
 uint64_t net_random(void)
 {
@@ -156,10 +157,34 @@ none:
     return status;
 }
 
+/* A socket that is closed with something unread, or that is sent something afterwards, resets the connection, and the
+ * kernel forgets what has not been acknowledged: the peer would lose the end of a transfer that is complete here. So
+ * wait until it is acknowledged, as long as it gets less. */
+static void linger(const host_net *net)
+{
+    size_t before = 0;
+    psd_time_ns deadline = psd_now_ns() + NET_LINGER_NS;
+    for (;;) {
+        size_t left = 0;
+        for (const host_link *link = net->first; link; link = link->next)
+            if (link->state == HOST_LINK_READY && !link->is_shm)
+                left += tcp_stream_unacknowledged(&link->tcp);
+        psd_time_ns now = psd_now_ns();
+        if (left < before)
+            deadline = now + NET_LINGER_NS;
+        if (left == 0 || now >= deadline)
+            return;
+        before = left;
+        (void)poll(NULL, 0, 1);
+    }
+}
+
 void host_net_close(host_net *net)
 {
     if (!net)
         return;
+    if (net_is_ours(net))
+        linger(net);
     while (net->first)
         link_free(net->first);
     accept_close_all(net);

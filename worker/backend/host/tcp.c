@@ -1,11 +1,13 @@
 #include "worker/backend/host/tcp.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -133,4 +135,12 @@ void tcp_stream_event(tcp_stream *t, uint32_t events)
 bool tcp_stream_drained(const tcp_stream *t)
 {
     return t->ended && !t->readable && t->start == t->end;
+}
+
+size_t tcp_stream_unacknowledged(const tcp_stream *t)
+{
+    int left = 0;
+    if (t->fd < 0 || t->ended || ioctl(t->fd, SIOCOUTQ, &left) != 0)
+        return 0;
+    return left > 0 ? (size_t)left : 0;
 }

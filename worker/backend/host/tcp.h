@@ -11,7 +11,7 @@
 /* Small reads are served from a buffer, so that a header does not cost a system call of its own. */
 #define TCP_BUFFER_BYTES ((size_t)64 << 10)
 /* A peer that is silent (no acknowledgement, no keepalive answer) for this long is gone. */
-#define TCP_SILENCE_MS 5000
+#define TCP_SILENCE_MS 4000
 
 typedef struct tcp_stream {
     int fd;
@@ -36,5 +36,8 @@ size_t tcp_stream_read(tcp_stream *t, void *to, size_t bytes);
 void tcp_stream_event(tcp_stream *t, uint32_t events);
 /* Ended, and everything read? */
 bool tcp_stream_drained(const tcp_stream *t);
+
+/* What was written and has not reached the peer's kernel; 0 for a broken connection. */
+size_t tcp_stream_unacknowledged(const tcp_stream *t);
 
 #endif
