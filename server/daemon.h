@@ -33,6 +33,8 @@ typedef struct psd_daemon {
     char journal_note[PSD_MAX_TEXT]; /* texts of NOTE events that may be pending */
     char memory_note[PSD_MAX_TEXT];
     int signal_fd;
+    psd_time_ns late; /* how late psd itself was woken, at worst until late_until */
+    psd_time_ns late_until;
     bool stop_asked;
     bool failed; /* cannot go on: ends with exit code 1 */
 } psd_daemon;

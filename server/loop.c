@@ -11,7 +11,22 @@
 
 #define BATCH       256
 #define MAX_WAIT_MS 1000
+#define LATE_TIMES  4
 #define WATCH_NS    (250 * PSD_NS_PER_MS) /* whoever can connect can make psd grow by a gigabyte a second */
+
+/* On a host with far more threads than cores nobody is silent who has had no core to speak on. How long that takes
+ * psd sees by itself: how late it is woken, at worst in the last second. A heartbeat passes four threads, each of
+ * which may be as late: the worker's agent, its I/O thread, psd's, and this one. */
+static void note_lateness(psd_daemon *daemon, psd_time_ns late)
+{
+    if (late < daemon->late && daemon->now < daemon->late_until)
+        return;
+    psd_time_ns lease = daemon->options.lease_ms * PSD_NS_PER_MS;
+    psd_time_ns slack = LATE_TIMES * late;
+    daemon->late = late;
+    daemon->late_until = daemon->now + PSD_NS_PER_S;
+    psd_core_set_slack(daemon->core, slack < lease ? slack : lease);
+}
 
 static int wait_ms(const psd_daemon *daemon)
 {
@@ -97,7 +112,8 @@ static void refuse_undecodable(psd_daemon *daemon, const psd_io_packet *packet, 
     psd_daemon_tell(daemon, packet->peer, &refuse);
 }
 
-static void take_messages(psd_daemon *daemon)
+/* False: more are waiting. */
+static bool take_messages(psd_daemon *daemon)
 {
     psd_io_packet packet;
     for (int i = 0; i < BATCH && !psd_outbox_is_large(&daemon->outbox); i++) {
@@ -105,7 +121,7 @@ static void take_messages(psd_daemon *daemon)
         char why[256] = "";
         psd_status status = psd_io_receive(daemon->io, daemon->now, &packet);
         if (status == PSD_AGAIN)
-            return;
+            return true;
         if (status != PSD_OK)
             continue;
         status = psd_wire_decode(packet.data, packet.bytes, &box, why, sizeof(why));
@@ -119,6 +135,18 @@ static void take_messages(psd_daemon *daemon)
         psd_daemon_step(daemon, &row);
         psd_msg_box_free(box);
     }
+    return false;
+}
+
+/* Nobody is lost for a message that is here and not read yet; a flood delays that by one lease at most. */
+static void run_timers(psd_daemon *daemon, bool heard_all)
+{
+    psd_time_ns due = psd_core_deadline(daemon->core);
+    psd_time_ns lease = daemon->options.lease_ms * PSD_NS_PER_MS;
+    if (due > daemon->now || (!heard_all && due > daemon->now - lease))
+        return;
+    psd_journal_row timer = {.event = {.type = PSD_EVENT_TIMER}};
+    psd_daemon_step(daemon, &timer);
 }
 
 static void keep_watch(psd_daemon *daemon)
@@ -129,6 +157,7 @@ static void keep_watch(psd_daemon *daemon)
     }
     if (daemon->now < daemon->next_watch)
         return;
+    note_lateness(daemon, daemon->now - daemon->next_watch);
     daemon->next_watch = daemon->now + WATCH_NS;
     psd_daemon_watch_memory(daemon);
 }
@@ -142,15 +171,12 @@ static void turn(psd_daemon *daemon)
     if (readable[0])
         read_signals(daemon);
     psd_io_monitor(daemon->io, daemon->now);
-    take_messages(daemon);
+    bool heard_all = take_messages(daemon);
     probe_suspects(daemon);
     if (readable[1])
         take_compiled(daemon);
-    if (psd_core_deadline(daemon->core) <= daemon->now) {
-        psd_journal_row timer = {.event = {.type = PSD_EVENT_TIMER}};
-        psd_daemon_step(daemon, &timer);
-    }
     keep_watch(daemon);
+    run_timers(daemon, heard_all);
     psd_daemon_settle(daemon);
 }
 

@@ -173,10 +173,15 @@ static psd_time_ns head_deadline(const time_list *list, psd_time_ns length)
 
 psd_time_ns psd_core_deadline(const psd_core *core)
 {
-    psd_time_ns lease = head_deadline(&core->leases, core->lease_ns);
+    psd_time_ns lease = head_deadline(&core->leases, core->lease_ns + core->slack_ns);
     psd_time_ns grace = head_deadline(&core->graces, core->grace_ns);
     psd_time_ns first = lease < grace ? lease : grace;
     return core->notice_at < first ? core->notice_at : first;
+}
+
+void psd_core_set_slack(psd_core *core, psd_time_ns slack)
+{
+    core->slack_ns = slack;
 }
 
 bool psd_core_idle(const psd_core *core)

@@ -131,6 +131,10 @@ psd_status psd_core_step(psd_core *core, const psd_event *event, psd_effects *ef
 /* When PSD_EVENT_TIMER is due; PSD_NEVER if nothing waits. O(1). */
 psd_time_ns psd_core_deadline(const psd_core *core);
 
+/* So much longer than the lease a worker may be silent from now on: the host is short of cores, or psd was stopped.
+ * 0 at first. Is no event: a replay ends no lease. */
+void psd_core_set_slack(psd_core *core, psd_time_ns slack);
+
 /* No job is alive: nothing is lost when core and journal begin anew together. O(1). */
 bool psd_core_idle(const psd_core *core);
 

@@ -309,7 +309,7 @@ static void end_overdue(psd_core *core, const time_list *list, psd_time_ns lengt
 
 void members_timer(psd_core *core)
 {
-    end_overdue(core, &core->leases, core->lease_ns);
+    end_overdue(core, &core->leases, core->lease_ns + core->slack_ns);
     end_overdue(core, &core->graces, core->grace_ns);
     if (core->now < core->notice_at)
         return;

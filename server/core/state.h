@@ -346,6 +346,7 @@ typedef struct arena_block {
 struct psd_core {
     psd_core_config config;
     psd_time_ns lease_ns;
+    psd_time_ns slack_ns; /* psd_core_set_slack */
     psd_time_ns grace_ns;
     job **jobs; /* by index */
     uint32_t job_count;

@@ -90,6 +90,32 @@ PSD_TEST(core_step, a_heartbeat_moves_the_deadline_and_is_not_journalled)
     end(&b);
 }
 
+/* psd itself was late: so may be what a worker said in time. A closed connection has nothing to do with it. */
+PSD_TEST(core_step, slack_prolongs_leases_and_not_graces)
+{
+    bench b = begin(5000);
+    hello(&b, 1, 2);
+    hello(&b, 2, 2);
+    b.now += PSD_NS_PER_S;
+    step(&b, (psd_event){.type = PSD_EVENT_TIMER}); /* the notice that one was missing */
+    say(&b, 1, (psd_msg){.type = PSD_MSG_HEARTBEAT});
+    say(&b, 2, (psd_msg){.type = PSD_MSG_HEARTBEAT});
+    psd_core_set_slack(b.core, PSD_NS_PER_S);
+    cr_assert_eq(psd_core_deadline(b.core), b.now + 6 * PSD_NS_PER_S);
+    b.now += 5 * PSD_NS_PER_S;
+    step(&b, (psd_event){.type = PSD_EVENT_TIMER});
+    cr_assert_eq(b.effects.count, 0);
+    psd_core_set_slack(b.core, 60 * PSD_NS_PER_S);
+    step(&b, (psd_event){.type = PSD_EVENT_GONE, .peer = 2});
+    cr_assert_leq(psd_core_deadline(b.core), b.now + 5 * PSD_NS_PER_S);
+    psd_core_set_slack(b.core, 0);
+    step(&b, (psd_event){.type = PSD_EVENT_TIMER});
+    cr_assert_eq(b.effects.count, 1, "as soon as psd is in time again");
+    cr_assert_eq(b.effects.items[0]->event->type, PSD_EVENT_LOST);
+    cr_assert_eq(b.effects.items[0]->event->ident.incarnation, 1);
+    end(&b);
+}
+
 PSD_TEST(core_step, the_timer_asks_for_the_loss_and_the_loss_is_journalled)
 {
     bench b = begin(1000);
