@@ -25,6 +25,8 @@ typedef struct psd_daemon {
     size_t pending_capacity;
     psd_time_ns now;            /* of this turn */
     psd_time_ns next_watch;     /* of the memory */
+    psd_time_ns next_garbage;   /* when a message that is not psd's may be logged again */
+    uint64_t garbage_peers;     /* that have sent such, and were not named in the log */
     psd_time_ns watchdog_every; /* 0: none */
     psd_time_ns next_watchdog;
     int64_t

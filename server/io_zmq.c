@@ -16,6 +16,7 @@
 #define HEARTBEAT_LOST_MS 6000
 #define MONITOR_ADDRESS   "inproc://psd-monitor"
 #define MONITOR_PER_TURN  4096
+#define ACCEPT_TOLD_NS    (60 * PSD_NS_PER_S)
 #define ZAP_ADDRESS       "inproc://zeromq.zap.01"
 #define ZAP_DOMAIN        "psd"
 #define ZAP_PER_TURN      1024
@@ -31,6 +32,7 @@ struct psd_io {
     psd_peers peers;
     psd_io_stats stats;
     bool handshake_warned;
+    psd_time_ns accept_told; /* when a connection that could not be accepted was logged; 0: never */
 };
 
 static bool set_int(void *socket, int option, int value)
@@ -56,8 +58,8 @@ static bool configure(void *router, const char *endpoint)
 
 static bool open_monitor(psd_io *io)
 {
-    int events =
-        ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL;
+    int events = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                 ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_ACCEPT_FAILED;
     if (zmq_socket_monitor(io->router, MONITOR_ADDRESS, events) != 0)
         return false;
     io->monitor = zmq_socket(io->context, ZMQ_PAIR);
@@ -341,6 +343,17 @@ static bool next_event(psd_io *io, uint16_t *event, int32_t *value)
     return true;
 }
 
+/* ZeroMQ tries again at once, for ever. */
+static void tell_accept_failed(psd_io *io, int error, psd_time_ns now)
+{
+    if (io->accept_told != 0 && now - io->accept_told < ACCEPT_TOLD_NS)
+        return;
+    io->accept_told = now;
+    psd_log("psd", PSD_LOG_WARN, "a connection to %s cannot be accepted, with %zu open: %s%s", io->endpoint,
+            io->peers.count, strerror(error),
+            error == EMFILE ? ": raise the limit of open files (ulimit -n) and start psd again" : "");
+}
+
 void psd_io_monitor(psd_io *io, psd_time_ns now)
 {
     uint16_t event = 0;
@@ -348,6 +361,10 @@ void psd_io_monitor(psd_io *io, psd_time_ns now)
     for (int i = 0; i < MONITOR_PER_TURN && next_event(io, &event, &value); i++) {
         if (event == ZMQ_EVENT_DISCONNECTED) {
             psd_peers_disconnected(&io->peers, value, now);
+            continue;
+        }
+        if (event == ZMQ_EVENT_ACCEPT_FAILED) {
+            tell_accept_failed(io, value, now);
             continue;
         }
         io->stats.handshakes++;

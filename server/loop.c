@@ -87,6 +87,24 @@ static void take_compiled(psd_daemon *daemon)
     }
 }
 
+/* Once for each connection, and once a second: whoever floods psd comes with many. */
+static void tell_garbage(psd_daemon *daemon, const psd_io_packet *packet, const char *address,
+                         const char *why)
+{
+    char others[80] = "further ones are only counted";
+    if (daemon->now < daemon->next_garbage) {
+        daemon->garbage_peers++;
+        return;
+    }
+    if (daemon->garbage_peers > 0)
+        snprintf(others, sizeof(others), "so were those of %llu others since the last line",
+                 (unsigned long long)daemon->garbage_peers);
+    psd_log("psd", PSD_LOG_WARN, "a message of %zu bytes from %s was dropped: %s (%s)", packet->bytes,
+            address, why, others);
+    daemon->next_garbage = daemon->now + PSD_NS_PER_S;
+    daemon->garbage_peers = 0;
+}
+
 static void refuse_undecodable(psd_daemon *daemon, const psd_io_packet *packet, psd_status status,
                                const char *why)
 {
@@ -94,9 +112,7 @@ static void refuse_undecodable(psd_daemon *daemon, const psd_io_packet *packet, 
     psd_io_statistics(daemon->io)->bad_message++;
     if (entry != NULL && !entry->warned) {
         entry->warned = true;
-        psd_log("psd", PSD_LOG_WARN,
-                "a message of %zu bytes from %s was dropped: %s (further ones are only counted)",
-                packet->bytes, entry->address, why[0] == '\0' ? psd_status_sentence(status) : why);
+        tell_garbage(daemon, packet, entry->address, why[0] == '\0' ? psd_status_sentence(status) : why);
     }
     psd_msg refuse = {.type = PSD_MSG_REFUSE, .u.refuse.status = status};
     psd_msg_type asked;

@@ -4,13 +4,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
 #include "common/log.h"
 #include "common/status.h"
 #include "server/daemon.h"
+#include "server/resource_limits.h"
 #include "server/listen.h"
 #include "server/notify.h"
 
@@ -19,17 +19,6 @@
 static void complain(const char *sentence)
 {
     fprintf(stderr, "psd: %s\n", sentence);
-}
-
-/* Every connection is a descriptor: as many as the system allows. */
-static void raise_descriptor_limit(void)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max)
-        return;
-    limit.rlim_cur = limit.rlim_max;
-    if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
-        psd_log("psd", PSD_LOG_INFO, "the limit of open files cannot be raised: %s", strerror(errno));
 }
 
 /* SIGTERM and SIGINT are read in the loop; must come before any thread is made, so that all inherit the mask.
@@ -153,14 +142,18 @@ static psd_status say_ready(psd_daemon *daemon)
 
 static psd_status start(psd_daemon *daemon)
 {
-    raise_descriptor_limit();
+    char why[256];
     daemon->signal_fd = open_signals();
     if (daemon->signal_fd < 0) {
         fprintf(stderr, "psd: signals cannot be read: %s\n", strerror(errno));
         return PSD_ERR_IO;
     }
     daemon->now = psd_now_ns();
-    psd_status status = open_socket(daemon);
+    psd_status status = psd_limits_prepare(why, sizeof(why));
+    if (status != PSD_OK)
+        complain(why);
+    if (status == PSD_OK)
+        status = open_socket(daemon);
     if (status == PSD_OK)
         status = open_core(daemon);
     if (status == PSD_OK)

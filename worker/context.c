@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "common/log.h"
+#include "worker/resource_limits.h"
 
 /* Within the grace that launchers give between SIGTERM and SIGKILL, with a stopped psd too. */
 #define BYE_TIMEOUT_MS 2000
@@ -335,6 +336,8 @@ psd_status psd_init_at(PSD_AT, const psd_config *config, psd_ctx **ctx_out)
     ctx->forks = atomic_load(&forks);
     ctx->rank = -1;
     status = psd_settings_read(config, &ctx->settings, why, sizeof why);
+    if (status == PSD_OK)
+        status = psd_limits_prepare_rank(ctx->settings.world_size, why, sizeof why);
     if (status == PSD_OK)
         status = make_parts(ctx);
     if (status != PSD_OK) {

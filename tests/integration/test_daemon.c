@@ -142,6 +142,81 @@ PSD_TEST(daemon, bad_options)
     refused((const char *[]){"--help", NULL}, 0, "--listen");
 }
 
+/* Runs psd under the shell's limits; it must fail and say `text`. */
+static void refused_under(const char *limits, const char *text)
+{
+    char command[512];
+    char *output = NULL;
+    snprintf(command, sizeof command, "ulimit %s && exec %s --listen tcp://127.0.0.1:0", limits,
+             test_path("bin/psd"));
+    cr_assert_eq(test_run((const char *[]){"/bin/bash", "-c", command, NULL}, NULL, 10000, &output), 1, "%s",
+                 output);
+    cr_assert(strstr(output, text) != NULL, "no \"%s\" in: %s", text, output);
+    free(output);
+}
+
+PSD_TEST(daemon, too_narrow_limits_are_told)
+{
+    refused_under("-n 8", "ulimit -n");
+    refused_under("-n 24", "psd may open only 24 files");
+#ifndef __SANITIZE_ADDRESS__ /* which itself needs terabytes */
+    refused_under("-v 20000", "ulimit -v");
+#endif
+}
+
+static bool says(const char *text)
+{
+    return test_proc_expect(&psd, text, 5000);
+}
+
+/* One line when psd has no file left for a connection, and those it has are served. */
+PSD_TEST(daemon, tells_that_it_cannot_accept)
+{
+    char command[512];
+    enum { MOST = 80 };
+    test_client clients[MOST];
+    int open = 0;
+    snprintf(command, sizeof command, "ulimit -n 64 && exec %s --listen tcp://127.0.0.1:0",
+             test_path("bin/psd"));
+    cr_assert(test_proc_start(&psd, (const char *[]){"/bin/bash", "-c", command, NULL}, NULL));
+    cr_assert(test_proc_expect(&psd, "listening on tcp://", 10000), "psd: %s", psd.text ? psd.text : "");
+    cr_assert(says("psd may open only 64 files"));
+    cr_assert_eq(sscanf(strstr(psd.text, "listening on "), "listening on %127[^ ,\n]", endpoint), 1);
+    while (open < MOST && test_client_open(&clients[open], endpoint))
+        open++;
+    cr_assert(says("cannot be accepted, with "), "%s", psd.text);
+    cr_assert(says("Too many open files"), "%s", psd.text);
+    psd_msg_box *reply = test_client_query(&clients[0], "version", "", 5000);
+    cr_assert(reply != NULL);
+    psd_msg_box_free(reply);
+    while (open > 0)
+        test_client_close(&clients[--open]);
+    stop();
+}
+
+/* A flood of garbage is one line a second, whatever comes with it. */
+PSD_TEST(daemon, a_flood_of_garbage_is_a_few_lines)
+{
+    enum { PEERS = 60 };
+    int lines = 0;
+    start(NULL);
+    for (int i = 0; i < PEERS; i++) {
+        test_client client;
+        cr_assert(test_client_open(&client, endpoint));
+        cr_assert(test_client_send_bytes(&client, "garbage", 7, false));
+        psd_msg_box *reply = test_client_query(&client, "version", "", 5000);
+        cr_assert(reply != NULL);
+        psd_msg_box_free(reply);
+        test_client_close(&client);
+    }
+    kill(psd.pid, SIGTERM);
+    cr_assert(test_proc_wait(&psd, 2000));
+    for (const char *at = psd.text; (at = strstr(at, "was dropped")) != NULL; at++)
+        lines++;
+    cr_assert(lines >= 1 && lines < PEERS / 3, "%d lines: %s", lines, psd.text);
+    test_proc_end(&psd);
+}
+
 PSD_TEST(daemon, survives_what_is_not_zmtp)
 {
     static const char http[] = "GET / HTTP/1.1\r\nHost: x\r\n\r\n"

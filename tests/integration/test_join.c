@@ -56,6 +56,22 @@ PSD_TEST(join, zero_is_the_default_timeout)
     join_with_psrun("2", "PSD_JOIN_TIMEOUT_MS=0", "PSD_TIMEOUT_MS=0", 0, "");
 }
 
+PSD_TEST(join, few_open_files_are_told)
+{
+    static const int limits[] = {15, 20, 32};
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
+        char command[512], said[64];
+        char *text = NULL;
+        snprintf(command, sizeof command, "ulimit -n %d && exec %s", limits[i],
+                 test_path("tests/programs/loop"));
+        snprintf(said, sizeof said, "may open only %d files", limits[i]);
+        int code = test_run((const char *[]){"/bin/bash", "-c", command, NULL}, NULL, 30000, &text);
+        cr_assert_eq(code, 4, "exit %d: %s", code, text);
+        cr_assert(strstr(text, said), "%s", text);
+        free(text);
+    }
+}
+
 PSD_TEST(join, a_huge_timeout_is_named)
 {
     const char *env[] = {"PSD_JOIN_TIMEOUT_MS=9223372036854775807", NULL};
