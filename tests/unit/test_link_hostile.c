@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -183,6 +184,32 @@ PSD_TEST(link_hostile, a_flood_of_silent_connections)
     still_works(net, "tcp"); /* behind them in the queue */
     cr_assert_geq(host_net_refused(net), 400 - 128);
     for (int i = 0; i < 400; i++)
+        close(fds[i]);
+    host_net_close(net);
+}
+
+/* So many may come at once, and none of them is in another's way. */
+PSD_TEST(link_hostile, announced_peers_have_places)
+{
+    enum { PEERS = 200 };
+    host_net *net = link_net_open("tcp", NET_ID);
+    char addresses[PEERS][64];
+    const char *all[PEERS];
+    char why[512] = "";
+    int fds[PEERS];
+    for (int i = 0; i < PEERS; i++) {
+        snprintf(addresses[i], sizeof addresses[i], "1;%x;-;127.0.0.1:%d", NET_ID + 1 + i, 1 + i);
+        all[i] = addresses[i];
+    }
+    cr_assert_eq(host_net_expect(net, all, PEERS, why, sizeof why), PSD_OK, "%s", why);
+    for (int i = 0; i < PEERS; i++)
+        fds[i] = connect_tcp(net);
+    int before = link_count_fds();
+    for (int i = 0; i < 20; i++)
+        (void)host_net_poll(net);
+    cr_assert_eq(link_count_fds() - before, PEERS, "all are in a handshake");
+    cr_assert_eq(host_net_refused(net), 0);
+    for (int i = 0; i < PEERS; i++)
         close(fds[i]);
     host_net_close(net);
 }
