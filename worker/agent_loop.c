@@ -224,8 +224,8 @@ static bool was_given_up(psd_agent *agent, uint64_t request)
     return found;
 }
 
-/* The caller gave up before the other members had asked: they must not wait for this rank, nor psd for it to close
- * what it never had. */
+/* The caller gave up before the other members had asked: they must not wait for this rank, nor psd
+ * for it to close what it never had. */
 static void decline_group(psd_agent *agent, const psd_msg_group_opened *opened)
 {
     psd_msg msg = {.type = PSD_MSG_GROUP_FAIL};

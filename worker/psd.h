@@ -91,12 +91,13 @@ typedef struct psd_config {
 PSD_API void psd_config_init(psd_config *config); /* size set, rank -1, the rest unset */
 
 /* Joins a job and returns once the world is complete and warmed up. `config` may be NULL: all from the
- * environment. On failure nothing is left behind. A worker that takes the place of a rank that left cleanly waits
- * until all ranks of that world have left, and is of the next one; the place of a lost rank is taken at once.
+ * environment. On failure nothing is left behind. A worker that takes the place of a rank that left cleanly
+ * waits until all ranks of that world have left, and is of the next one; the place of a lost rank is taken at
+ * once.
  *
- * A psd that is restarted with --state goes on where it was: calls that wait for it wait a little longer. One that is
- * restarted without --state knows no job: each rank's context ends with PSD_ERR_REFUSED once the rank is connected
- * again, whatever its calls wait for; all ranks must be started again. */
+ * A psd that is restarted with --state goes on where it was: calls that wait for it wait a little longer. One
+ * that is restarted without --state knows no job: each rank's context ends with PSD_ERR_REFUSED once the rank
+ * is connected again, whatever its calls wait for; all ranks must be started again. */
 PSD_API psd_status psd_init_at(PSD_AT, const psd_config *config, psd_ctx **ctx);
 #define psd_init(...) psd_init_at(PSD_HERE, __VA_ARGS__)
 

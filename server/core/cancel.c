@@ -2,7 +2,7 @@
  * asked are answered, with who has not. */
 #include "server/core/state.h"
 
-/* ------------------------------------------------------------------------------- what a rank asks for instead */
+/* --------------------------------------------------------------------------- what a rank asks for instead */
 
 static const char *pending_asks(psd_core *core, const pending *p)
 {

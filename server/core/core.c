@@ -67,7 +67,8 @@ static bool same_ident(const member *m, const psd_ident *ident)
 
 /* An unknown connection, or one that speaks for somebody else. A BYE of somebody who is no member, or no
  * longer (it is sent again when its answer was lost), is answered: there is nothing to leave. Who has left has
- * nothing else to say. All others must say HELLO first. RESYNC answers no request: the request is still open, and comes again after the HELLO. */
+ * nothing else to say. All others must say HELLO first. RESYNC answers no request: the request is still
+ * open, and comes again after the HELLO. */
 static void answer_stranger(psd_core *core, psd_peer peer, const psd_msg *msg)
 {
     const member *m = members_find(core, &msg->ident);

@@ -8,15 +8,15 @@
  *
  * A restart without the journal makes a core that knows no job. A worker that an earlier core welcomed (its
  * HELLO has an epoch and a resume token) is then refused, PSD_ERR_REFUSED, and never taken for a new one: its
- * groups, plans and tables are known to it alone. Its data in flight needs no psd and goes on until its agent is
- * told.
+ * groups, plans and tables are known to it alone. Its data in flight needs no psd and goes on until its agent
+ * is told.
  *
  * What is journalled: HELLO that is admitted or that attaches a new connection, requests and answers that
  * change a group, plan or table, BYE, LOST, GONE of a worker, COMPILED (plan and status, no steps: see
- * psd_event), RESTART, and the command stop. A HELLO that has to wait for the end of the job's last world is not:
- * it comes again. A journalled event keeps its peer: a replay steps the lives of
- * psd one after the other, each RESTART forgetting the peers of the life before. A plan whose COMPILED was
- * never journalled is asked for again by RESTART's own effects, which are applied like any others. */
+ * psd_event), RESTART, and the command stop. A HELLO that has to wait for the end of the job's last world is
+ * not: it comes again. A journalled event keeps its peer: a replay steps the lives of psd one after the
+ * other, each RESTART forgetting the peers of the life before. A plan whose COMPILED was never journalled is
+ * asked for again by RESTART's own effects, which are applied like any others. */
 #ifndef PSD_CORE_CORE_H
 #define PSD_CORE_CORE_H
 

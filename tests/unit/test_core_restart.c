@@ -496,7 +496,8 @@ static void deliver_to_worker(world *w, const frame *f)
     psd_msg_box_free(box);
 }
 
-/* Everything on the way is lost, or only what is on the way to psd; the workers find a new connection and say who they are. */
+/* Everything on the way is lost, or only what is on the way to psd; the workers find a new connection and say
+ * who they are. */
 static void restart(world *w)
 {
     size_t sent = w->frame_count;
