@@ -2,6 +2,7 @@
  * DDP does. A tensor larger than a bucket travels by itself, without a copy. */
 #include "worker/coalesced.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -67,6 +68,45 @@ static psd_status check(const run *r)
                                  VERB, i);
     }
     return PSD_OK;
+}
+
+typedef struct extent {
+    uintptr_t begin;
+    uintptr_t end;
+    int32_t index;
+} extent;
+
+static int by_begin(const void *a, const void *b)
+{
+    const extent *x = a, *y = b;
+    if (x->begin != y->begin)
+        return x->begin < y->begin ? -1 : 1;
+    return x->index < y->index ? -1 : x->index > y->index;
+}
+
+/* Of memory that is in two tensors the later copy would win, or be added up twice. */
+static psd_status check_overlap(const run *r)
+{
+    psd_status status = PSD_OK;
+    size_t used = 0;
+    extent *list = malloc((size_t)r->count * sizeof *list);
+    if (list == NULL)
+        return psd_error_set(r->file, r->line, PSD_ERR_NOMEM, "%s: out of memory", VERB);
+    for (int32_t i = 0; i < r->count; i++) {
+        const psd_tensor *t = &r->tensors[i];
+        size_t bytes = (size_t)psd_tensor_count(t) * psd_dtype_bytes(t->dtype);
+        if (bytes > 0)
+            list[used++] = (extent){(uintptr_t)t->data, (uintptr_t)t->data + bytes, i};
+    }
+    qsort(list, used, sizeof *list, by_begin);
+    for (size_t i = 1; i < used && status == PSD_OK; i++) {
+        if (list[i].begin < list[i - 1].end)
+            status = psd_error_set(r->file, r->line, PSD_ERR_INVAL,
+                                   "%s: tensors[%d] and tensors[%d] overlap in memory", VERB,
+                                   list[i - 1].index, list[i].index);
+    }
+    free(list);
+    return status;
 }
 
 /* The next bucket from `first` on. All ranks cut alike, since they have the same tensors. */
@@ -181,6 +221,8 @@ psd_status psd_all_reduce_coalesced_at(PSD_AT, psd_ctx *ctx, psd_group group, ps
         return psd_error_set(file, line, PSD_ERR_INVAL, "%s: bucket_bytes is %lld; it is 0 or more", VERB,
                              (long long)bucket_bytes);
     status = check(&r);
+    if (status == PSD_OK)
+        status = check_overlap(&r);
     if (status != PSD_OK)
         return status;
     r.bucket_elements = (bucket_bytes != 0 ? bucket_bytes : DEFAULT_BUCKET_BYTES) /

@@ -348,7 +348,8 @@ PSD_API psd_status psd_ibarrier_at(PSD_AT, psd_ctx *ctx, psd_group group, const 
 #define psd_ibarrier(...)        psd_ibarrier_at(PSD_HERE, __VA_ARGS__)
 
 /* all_reduce of many tensors of one dtype, in place, packed into buckets of about bucket_bytes (0: 25 MiB, as
- * PyTorch's DDP) so that small gradients travel together. One or more tensors; they and their order agree on all ranks. */
+ * PyTorch's DDP) so that small gradients travel together. One or more tensors, of which no
+ * two overlap in memory (else PSD_ERR_INVAL); they and their order agree on all ranks. */
 PSD_API psd_status psd_all_reduce_coalesced_at(PSD_AT, psd_ctx *ctx, psd_group group, psd_tensor *tensors,
                                                int32_t count, psd_redop redop, int64_t bucket_bytes,
                                                const psd_opts *opts);

@@ -240,6 +240,12 @@ PSD_TEST(ops, coalesced_packs_and_checks)
     REFUSED(psd_all_reduce_coalesced(s.ctx, PSD_WORLD, tensors, 4, PSD_BOR, 0, NULL), PSD_ERR_INVAL,
             "psd_all_reduce_coalesced: ");
     expect_error_text("bor");
+    psd_tensor over[] = {tensors[2], psd_tensor_1d(b + 10, 5, PSD_F32, "inside"), tensors[0], tensors[1]};
+    REFUSED(psd_all_reduce_coalesced(s.ctx, PSD_WORLD, over, 4, PSD_SUM, 0, NULL), PSD_ERR_INVAL,
+            "tensors[3] and tensors[1] overlap");
+    psd_tensor side_by_side[] = {psd_tensor_1d(b + 50, 50, PSD_F32, "b1"),
+                                 psd_tensor_1d(b, 50, PSD_F32, "b0")};
+    cr_assert_eq(psd_all_reduce_coalesced(s.ctx, PSD_WORLD, side_by_side, 2, PSD_SUM, 0, NULL), PSD_OK);
     tensors[2].dtype = PSD_I32;
     REFUSED(psd_all_reduce_coalesced(s.ctx, PSD_WORLD, tensors, 4, PSD_SUM, 0, NULL), PSD_ERR_INVAL,
             "tensors[2] is i32");
