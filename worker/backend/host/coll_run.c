@@ -68,11 +68,28 @@ static void break_long_ago(hgroup *g, const frame *f)
     host_group_break(g, PSD_ERR_MISMATCH, -1, true, text);
 }
 
-/* This rank's collective of an ordinal that it has started; NULL if it is no longer remembered. */
-static const past_op *find_past(const hgroup *g, uint64_t ordinal)
+static void remember(const psd_request *r, past_op *past)
+{
+    past->ordinal = r->ordinal + 1;
+    past->what = r->what;
+    memcpy(past->label, r->label, sizeof(past->label));
+}
+
+/* This rank's collective of an ordinal that it has started: one of the last, or one that is still in flight, told in
+ * `room`. NULL if it is no longer remembered. */
+static const past_op *find_past(const hgroup *g, uint64_t ordinal, past_op *room)
 {
     const past_op *past = &g->coll_past[ordinal % ENGINE_COLL_PAST];
-    return past->ordinal == ordinal + 1 ? past : NULL;
+    if (past->ordinal == ordinal + 1)
+        return past;
+    for (const list *node = g->requests.next; node != &g->requests; node = node->next) {
+        const psd_request *r = LIST_ENTRY(node, psd_request, in_group);
+        if (r->is_coll && r->ordinal == ordinal) {
+            remember(r, room);
+            return room;
+        }
+    }
+    return NULL;
 }
 
 static void dispute(hgroup *g, peer *p, const frame *f, const past_op *mine)
@@ -89,7 +106,8 @@ bool coll_run_compare(hgroup *g, peer *p, const frame *f, bool *is_early)
     *is_early = f->ordinal >= g->next_ordinal;
     if (*is_early)
         return true;
-    const past_op *mine = find_past(g, f->ordinal);
+    past_op room;
+    const past_op *mine = find_past(g, f->ordinal, &room);
     fingerprint theirs = fingerprint_in(f);
     if (mine == NULL)
         break_long_ago(g, f);
@@ -146,7 +164,8 @@ static void keep_comparison(hgroup *g, peer *p, const frame *f, const char *labe
 static void compare_labelled(hgroup *g, const frame *f, const char *label)
 {
     char text[PSD_MAX_TEXT];
-    const past_op *mine = find_past(g, f->ordinal);
+    past_op room;
+    const past_op *mine = find_past(g, f->ordinal, &room);
     fingerprint theirs = fingerprint_in(f);
     if (mine == NULL)
         return; /* its messages are on their way, or it finds out by itself that they do not come */
@@ -334,14 +353,6 @@ void coll_run_release(engine *e, psd_request *r)
     r->splits = NULL;
 }
 
-static void remember(psd_request *r)
-{
-    past_op *past = &r->group->coll_past[r->ordinal % ENGINE_COLL_PAST];
-    past->ordinal = r->ordinal + 1;
-    past->what = r->what;
-    memcpy(past->label, r->label, sizeof(past->label));
-}
-
 psd_status coll_run_start(hgroup *g, const psd_op *op, psd_request **out)
 {
     psd_request *r = request_get(g, op);
@@ -365,7 +376,7 @@ psd_status coll_run_start(hgroup *g, const psd_op *op, psd_request **out)
     r->ordinal = g->next_ordinal++;
     r->result.ordinal = r->ordinal;
     coll_begin(&r->schedule, &copy, g->rank, g->size, r->scratch);
-    remember(r);
+    remember(r, &g->coll_past[r->ordinal % ENGINE_COLL_PAST]);
     request_activate(r, op->deadline);
     if (g->early.next != &g->early)
         sort_early(r);
