@@ -103,9 +103,9 @@ PSD_API psd_status psd_init_at(PSD_AT, const psd_config *config, psd_ctx **ctx);
 
 /* Leaves the job, tells what was never freed or waited for, and sets *ctx to NULL. Accepts a NULL context.
  * All memory of psd_tensor_alloc is freed. Operations still in flight get 2 s to end, then their group is
- * aborted; psd gets 2 s to acknowledge the leave. The context is gone
- * whatever it returns: an error if one of the groups still open, the world among them, is broken and no call has
- * returned that yet; a stop by psctl is no error. */
+ * aborted; psd gets 2 s to acknowledge the leave. The context is gone whatever it returns: an error if one of
+ * the groups still open, the world among them, is broken and no call has returned that yet; a stop by psctl
+ * is no error. */
 PSD_API psd_status psd_finalize_at(PSD_AT, psd_ctx **ctx);
 #define psd_finalize(...) psd_finalize_at(PSD_HERE, __VA_ARGS__)
 
