@@ -358,16 +358,24 @@ void host_group_on_broken(peer *p, const frame *f, const char *text)
     transfer_drained(e, g, p);
 }
 
-static bool has_transfer_with(const hgroup *g, const peer *p)
+/* An operation that still moves data to or from this peer; NULL if none does. */
+static const psd_request *transfer_with(const hgroup *g, const peer *p)
 {
     for (const list *node = g->requests.next; node != &g->requests; node = node->next) {
         const psd_request *r = LIST_ENTRY(node, psd_request, in_group);
         for (const list *at = r->xfers.next; at != &r->xfers; at = at->next) {
             if (LIST_ENTRY(at, xfer, in_request)->peer == p)
-                return true;
+                return r;
         }
     }
-    return false;
+    return NULL;
+}
+
+/* "rank 1 has closed it and takes no part in rank 0's send ...": who left in order, and what still needs it. */
+static void format_closed(const hgroup *g, const char *who, const psd_request *r, char *out, size_t bytes)
+{
+    snprintf(out, bytes, "group %u: %s has closed it and takes no part in rank %d's %s", g->id, who, g->rank,
+             r->label);
 }
 
 void host_group_peer_gone(peer *p)
@@ -379,15 +387,21 @@ void host_group_peer_gone(peer *p)
         hgroup *g = LIST_ENTRY(node, hgroup, node);
         for (int32_t i = 0; i < g->size; i++) {
             const member *m = &g->member[i];
-            if (m->peer != p || (m->has_closed && !has_transfer_with(g, p)))
+            const psd_request *r = m->peer == p ? transfer_with(g, p) : NULL;
+            if (m->peer != p || (m->has_closed && r == NULL))
                 continue;
             if (host_group_in_dispute(g)) { /* it cannot say its part any more: the disagreement stands */
                 host_group_break(g, PSD_ERR_MISMATCH, -1, true, g->dispute);
                 continue;
             }
             char text[PSD_MAX_TEXT];
-            snprintf(text, sizeof(text), "group %u: rank %d lost rank %d (world rank %u): %.900s", g->id,
-                     g->rank, i, g->members[i], p->text);
+            char who[32];
+            snprintf(who, sizeof(who), "rank %d", i);
+            if (m->has_closed)
+                format_closed(g, who, r, text, sizeof(text));
+            else
+                snprintf(text, sizeof(text), "group %u: rank %d lost %s (world rank %u): %.900s", g->id,
+                         g->rank, who, g->members[i], p->text);
             int32_t culprit = p->status == PSD_ERR_PEER_FAILED ? (int32_t)g->members[i] : -1;
             host_group_break(g, p->status, culprit, true, text);
         }
@@ -456,8 +470,7 @@ void host_group_check_closed(hgroup *g, const xfer *x)
     char who[32] = "every other rank";
     if (x->rank >= 0)
         snprintf(who, sizeof(who), "rank %d", x->rank);
-    snprintf(text, sizeof(text), "group %u: %s has closed it and takes no part in rank %d's %s", g->id, who,
-             g->rank, x->request->label);
+    format_closed(g, who, x->request, text, sizeof(text));
     int32_t culprit = x->rank < 0 ? -1 : (int32_t)g->members[x->rank];
     host_group_break(g, PSD_ERR_PEER_FAILED, culprit, true, text);
 }
