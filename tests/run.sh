@@ -10,7 +10,10 @@ limit=${TEST_TIMEOUT:-300} # seconds for one program
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1} UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 passed=0 failed=0 skipped=0
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+# Ranks that tests kill leave their records, by design: in a directory that goes with this run. In memory where possible.
+XDG_RUNTIME_DIR=$(mktemp -d /dev/shm/psd-test.XXXXXX 2>/dev/null || mktemp -d)
+export XDG_RUNTIME_DIR
+trap 'rm -rf "$log" "$XDG_RUNTIME_DIR"' EXIT
 
 # Criterion's and the plain closing lines of one program's output, as "passed failed skipped".
 closing() {
