@@ -78,7 +78,7 @@ test_short_cut() {
     start_ranks "$ranks" pairs 4
     for r in 0 1 2 3; do said_within 20 rank$r 'pairs run' || return 1; done
     lose cut 2 3 && lose cut 1 5 || return 1
-    sleep 1.5
+    sleep 1.5 # the fault itself: shorter than the lease
     heal || return 1
     ranks_end 20 0 || return 1
     says rank1 'pair 1,2 went on: [0-9]+ rounds right' && says rank0 'pair 0,1 went on' && silent psd 'lost|warn'
