@@ -126,6 +126,8 @@ $(EXAMPLES): $(BUILD)/examples/%: $(BUILD)/obj/worker/examples/%.o $(BUILD)/lib/
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $< -L$(BUILD)/lib -lpsd -lm '-Wl,-rpath,$$ORIGIN/../lib'
 
 include tests/tests.mk
+# What only some machines can build: backends (nccl, mpi) and the device simulator.
+-include $(wildcard worker/backend/*/*.mk) $(wildcard tests/*/*.mk)
 
 .PHONY: gen
 gen: ## regenerate proto/gen from proto/psd.proto

@@ -3,8 +3,12 @@
  * A backend instance belongs to one context. Above it, ops.c has validated every argument, so a backend sees
  * only legal operations; what it must find out itself is whether the *ranks* agree (PSD_ERR_MISMATCH).
  * Out-parameters are written only on PSD_OK. Functions marked [any] may be called by any thread at any time
- * between open and close; the others are called by one thread at a time per instance. Nothing but wait() and
- * chan_recv() blocks. */
+ * between open and close; the others are called by one thread at a time per instance. Nothing but wait(),
+ * stream_wait(), stream_sync(), mem_copy() and chan_recv() blocks.
+ *
+ * host is part of the library. Every other backend is a shared object, psd_backend_<name>.so, that exports
+ * psd_backend_entry and opens what it needs (libnccl, libmpi) at run time, so that one build runs on any node.
+ * It is looked for in PSD_BACKEND_DIR, else in psd/ beside libpsd.so, else in ../lib/psd from the program. */
 #ifndef PSD_BACKEND_H
 #define PSD_BACKEND_H
 
@@ -25,6 +29,10 @@ typedef enum psd_backend_caps {
     PSD_CAP_CHANNEL = 1u << 6,    /* the small-message channel */
 } psd_backend_caps;
 
+typedef struct psd_backend_ops psd_backend_ops;
+typedef struct psd_kernels psd_kernels; /* worker/backend/kernels.h */
+typedef struct psd_op_result psd_op_result;
+
 /* What psd_backend_config.ring_bytes may be, if not 0: a power of two. */
 #define PSD_RING_BYTES_MIN ((int64_t)4 << 10)
 #define PSD_RING_BYTES_MAX ((int64_t)1 << 30)
@@ -41,7 +49,15 @@ typedef struct psd_backend_config {
      * any thread, under backend locks: it must only queue. `culprit` is a world rank or -1. */
     void (*on_group_broken)(void *owner, uint32_t group, psd_status status, int32_t culprit,
                             const char *text);
+    /* A request that was released before it was complete (see release) is complete; from any thread, under
+     * backend locks. Only with PSD_CAP_DEVICE_MEMORY. */
+    void (*on_detached_done)(void *owner, uint64_t cookie, const psd_op_result *result);
     void *owner;
+    /* What a backend other than host may open an instance of for itself: its small-message channel. */
+    const psd_backend_ops *host;
+    int32_t local_rank;   /* on this host, as the launcher counts; -1: unknown */
+    const char *device;   /* PSD_DEVICE: a device index; NULL: local_rank modulo the devices */
+    const char *log_file; /* where the backend's library writes its log (NCCL_DEBUG_FILE); NULL: nowhere */
 } psd_backend_config;
 
 typedef struct psd_group_desc {
@@ -85,15 +101,19 @@ typedef struct psd_op {
     int32_t p2p_count;
     psd_time_ns deadline; /* the op's own; passing it breaks the group with PSD_ERR_DEADLINE */
     const char *label;    /* `all_reduce "grad" at train.c:12`: for error texts; copied if kept */
+    /* With PSD_CAP_DEVICE_MEMORY: a stream of the context's device; the operation begins after what was queued
+     * on it before start(). NULL: the default stream. */
+    void *stream;
+    uint64_t cookie; /* for on_detached_done */
 } psd_op;
 
 /* What a completed request tells. For batches, source and tag are those of the last receive. */
-typedef struct psd_op_result {
+struct psd_op_result {
     psd_status status;
     int32_t source;
     int32_t tag;
     uint64_t ordinal; /* collective: in its group; send, receive: in its pair */
-} psd_op_result;
+};
 
 #define PSD_CHAN_MAX 1024 /* bytes of a small message */
 
@@ -103,7 +123,7 @@ typedef struct psd_chan_msg {
     uint8_t data[PSD_CHAN_MAX];
 } psd_chan_msg;
 
-typedef struct psd_backend_ops {
+struct psd_backend_ops {
     const char *name;
     uint32_t caps;
 
@@ -146,7 +166,8 @@ typedef struct psd_backend_ops {
      * the condition holds, whatever the operations' own statuses: ask test(). */
     psd_status (*wait)(psd_backend *backend, psd_request *const *requests, int32_t count, bool any,
                        psd_time_ns deadline);
-    /* [any] Gives a completed request back. */
+    /* [any] Gives a completed request back. Also one after a stream_wait that was PSD_OK: the backend keeps it
+     * until it is complete and then calls on_detached_done; that it failed is then the group's error. */
     void (*release)(psd_request *request);
     /* [any] The error text of a completed, failed request; valid until release. */
     const char *(*request_text)(const psd_request *request);
@@ -164,7 +185,36 @@ typedef struct psd_backend_ops {
     /* Memory that this backend moves fastest; optional (NULL: psd takes aligned, zeroed heap memory). */
     psd_status (*mem_alloc)(psd_backend *backend, size_t bytes, void **out);
     void (*mem_free)(psd_backend *backend, void *data, size_t bytes);
-} psd_backend_ops;
+
+    /* ---- with PSD_CAP_DEVICE_MEMORY, all of them; else none. Streams are those of the device's runtime. */
+
+    /* [any] The index of the context's device. */
+    int32_t (*device)(psd_backend *backend);
+    /* [any] Is this memory of that device? Otherwise `why` says what it is (host memory, another device's). */
+    psd_status (*mem_check)(psd_backend *backend, const void *data, size_t bytes, char *why,
+                            size_t why_bytes);
+    /* [any] Copies between host and device or on the device, ordered on the stream. Blocks until done if one
+     * side is host memory. */
+    psd_status (*mem_copy)(psd_backend *backend, void *dst, const void *src, size_t bytes, void *stream,
+                           psd_time_ns deadline, char *why, size_t why_bytes);
+    /* [any] Blocks until the operation is queued on the device (PSD_ERR_TIMEOUT: not by the deadline), then
+     * makes the stream wait for it. A request that has failed gives its status. */
+    psd_status (*stream_wait)(psd_request *request, void *stream, psd_time_ns deadline);
+    /* [any] Blocks until all that is queued on the stream is done; PSD_ERR_TIMEOUT; or the error of a group
+     * that broke meanwhile, told in `why`. */
+    psd_status (*stream_sync)(psd_backend *backend, void *stream, psd_time_ns deadline, char *why,
+                              size_t why_bytes);
+    /* [any] Kernels of the device; NULL: this build has none, and `why` says so. */
+    const psd_kernels *(*kernels)(psd_backend *backend, char *why, size_t why_bytes);
+};
+
+/* What the shared object of a backend exports under the name psd_backend_entry. The loader refuses another
+ * abi. */
+#define PSD_BACKEND_ABI 1
+typedef struct psd_backend_plugin {
+    uint32_t abi; /* PSD_BACKEND_ABI */
+    const psd_backend_ops *ops;
+} psd_backend_plugin;
 
 /* The backends of this build, in the order of preference of "auto"; NULL-terminated. */
 const psd_backend_ops *const *psd_backends(void);
