@@ -66,7 +66,7 @@ PROGRAMS := $(BIN)/psd $(BIN)/psctl $(TOOLS)
 .PHONY: all
 all: deps-present $(PROGRAMS) $(BUILD)/lib/libpsd.so $(EXAMPLES) ## build everything
 	$(call say,BUILT,$(BIN): $(notdir $(PROGRAMS)))
-	@deploy/found.sh
+	@deploy/found.sh $(BUILD)
 
 .PHONY: deps-present
 deps-present:
@@ -149,6 +149,8 @@ install: all ## install programs, library, headers, psd.pc and man pages under P
 	$(Q)install -m 755 $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
 	$(Q)install -m 755 $(WORKER_SO) $(DESTDIR)$(PREFIX)/lib
 	$(Q)ln -sf libpsd.so.$(ABI) $(DESTDIR)$(PREFIX)/lib/libpsd.so
+	$(Q)install -d $(DESTDIR)$(PREFIX)/lib/psd
+	$(Q)for f in $(BUILD)/lib/psd/*.so; do if [ -e $$f ]; then install -m 755 $$f $(DESTDIR)$(PREFIX)/lib/psd; fi; done
 	$(Q)install -m 644 worker/psd.h common/psd_types.h $(DESTDIR)$(PREFIX)/include
 	$(Q)install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
 	$(Q)sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' deploy/psd.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/psd.pc

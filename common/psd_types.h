@@ -37,7 +37,8 @@ extern "C" {
     X(PSD_ERR_PROTOCOL, -62, "protocol version or message not understood")                                   \
     X(PSD_ERR_IO, -63, "system call failed")                                                                 \
     X(PSD_ERR_STOPPED, -64, "the job was stopped")                                                           \
-    X(PSD_ERR_INTERNAL, -65, "internal error, please report it")
+    X(PSD_ERR_INTERNAL, -65, "internal error, please report it")                                             \
+    X(PSD_ERR_BACKEND, -66, "the data backend cannot be used here")
 
 typedef enum psd_status {
 #define PSD_X(name, value, text) name = value,

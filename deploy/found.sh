@@ -1,5 +1,7 @@
 #!/bin/sh
-# Says which optional parts of a build this machine has headers and compilers for. The host backend needs none.
+# Says which backends this build has, and which headers and compilers this machine has for them. The host backend needs
+# none.
+#   deploy/found.sh BUILD
 first() { for d in "$@"; do [ -e "$d" ] && { echo "$d"; return 0; }; done; return 1; }
 
 cuda=${CUDA_HOME:-/usr/local/cuda}
@@ -14,4 +16,8 @@ else
     found="$found, no NCCL"
 fi
 if command -v mpicc >/dev/null; then found="$found, MPI"; else found="$found, no MPI"; fi
-echo "  BACKENDS host (found on this machine: $found)"
+backends=host
+for f in "$1"/lib/psd/psd_backend_*.so; do
+    [ -e "$f" ] && backends="$backends $(basename "$f" .so | sed 's/psd_backend_//')"
+done
+echo "  BACKENDS $backends (found on this machine: $found)"

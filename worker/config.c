@@ -15,6 +15,7 @@
 #define DEFAULT_JOIN_MS     INT64_C(60000)
 #define DEFAULT_TIMEOUT_MS  INT64_C(600000)
 #define DEFAULT_EAGER_BYTES INT64_C(65536)
+#define MOST_DEVICES        1024
 
 /* Where complaints go while settings are read; the first one stays. */
 typedef struct reader {
@@ -185,7 +186,8 @@ static void read_place(reader *r, const psd_config *config, psd_settings *out)
     if (config->rank == -1)
         rank_source =
             take_number(r, rank_names, -1, PSD_MAX_WORLD - 1, "a rank is 0 to the world size minus 1", &rank);
-    take_number(r, local_names, 0, PSD_MAX_WORLD - 1, "a local rank is 0 or more", &local);
+    out->local_rank_is_known =
+        take_number(r, local_names, 0, PSD_MAX_WORLD - 1, "a local rank is 0 or more", &local) != NULL;
     char text[32];
     if (world < 1 || world > PSD_MAX_WORLD) {
         snprintf(text, sizeof text, "%lld", (long long)world);
@@ -270,6 +272,11 @@ static void read_backend(reader *r, const psd_config *config, psd_settings *out)
     if (out->ring_bytes != 0 &&
         (!is_power || out->ring_bytes < PSD_RING_BYTES_MIN || out->ring_bytes > PSD_RING_BYTES_MAX))
         complain(r, "PSD_HOST_RING", getenv("PSD_HOST_RING"), "it is a power of two from 4K to 1G");
+    take_text(r, "", NULL, "PSD_DEVICE", "", out->device, sizeof out->device);
+    int64_t device = 0;
+    if (r->status == PSD_OK && out->device[0] != '\0' &&
+        !psd_parse_i64(out->device, 0, MOST_DEVICES - 1, &device))
+        complain(r, "PSD_DEVICE", out->device, "it is the index of a device of this host, 0 or more");
 }
 
 void psd_config_init(psd_config *config)

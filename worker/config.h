@@ -20,6 +20,8 @@ typedef struct psd_settings {
     int32_t rank;                 /* -1: psd chooses */
     int32_t world_size;
     int32_t local_rank;
+    bool local_rank_is_known; /* else it is 0 */
+    char device[16];          /* PSD_DEVICE, a number; "": the backend chooses */
     int64_t join_timeout_ms;
     int64_t timeout_ms;
     int64_t pool_limit;

@@ -13,6 +13,8 @@
 /* Within the grace that launchers give between SIGTERM and SIGKILL, with a stopped psd too. */
 #define BYE_TIMEOUT_MS 2000
 
+extern const psd_backend_ops psd_backend_host;
+
 /* Counts forks of this process, seen from the child: how a context knows that it was inherited. */
 static _Atomic unsigned forks;
 
@@ -170,7 +172,7 @@ static psd_status make_ident(psd_ctx *ctx)
 
 static psd_status open_backend(PSD_AT, psd_ctx *ctx)
 {
-    char why[PSD_MAX_TEXT] = "";
+    char why[PSD_MAX_TEXT] = "", log_file[512];
     const psd_settings *s = &ctx->settings;
     psd_backend_config config = {
         .job = s->job,
@@ -182,6 +184,10 @@ static psd_status open_backend(PSD_AT, psd_ctx *ctx)
         .run_dir = s->run_dir,
         .on_group_broken = on_group_broken,
         .owner = ctx,
+        .host = &psd_backend_host,
+        .local_rank = s->local_rank_is_known ? s->local_rank : -1,
+        .device = s->device[0] != '\0' ? s->device : NULL,
+        .log_file = psd_recorder_log_file(&ctx->recorder, log_file, sizeof log_file),
     };
     psd_status status = psd_backend_choose(s->backend, &ctx->ops, why, sizeof why);
     if (status == PSD_OK) {

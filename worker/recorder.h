@@ -33,6 +33,10 @@ void psd_recorder_joined(psd_recorder *recorder, int32_t rank, int32_t world);
  * behind. A directory that PSD_RUN_DIR named stays. */
 void psd_recorder_close(psd_recorder *recorder);
 
+/* Beside the record file, where the backend's library may write its log: lives and goes with that file. Writes
+ * the path into `out` and returns it; NULL without a file. */
+const char *psd_recorder_log_file(const psd_recorder *recorder, char *out, size_t out_bytes);
+
 /* What a record says of an operation when it starts. */
 typedef struct psd_record_start {
     psd_time_ns now;
@@ -64,6 +68,6 @@ uint64_t psd_record_done(const psd_recorder *recorder); /* operations completed 
  * and room, and reclaims what dead processes left. On failure `why` says what to do and nothing is left. */
 psd_status psd_recorder_file_make(const psd_recorder_config *config, psd_recorder *recorder, char *why,
                                   size_t why_bytes);
-void psd_recorder_file_remove(const char *path, bool with_dir); /* best effort */
+void psd_recorder_file_remove(const char *path, bool with_dir); /* and its log; best effort */
 
 #endif

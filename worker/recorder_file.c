@@ -1,6 +1,7 @@
 /* The recorder's file: where it lives, that it has room, and what dead processes left there.
  *
- * Files are named <job>.<pid>.<incarnation>.psdrec. Their owner holds a flock on them, so that a file whose
+ * Files are named <job>.<pid>.<incarnation>.psdrec; beside each may be its process's <job>.<pid>.<incarnation>.log,
+ * which the backend's library writes. Their owner holds a flock on them, so that a file whose
  * lock can be had belongs to a dead process, whatever pid namespace that was in. */
 #include <dirent.h>
 #include <errno.h>
@@ -16,6 +17,7 @@
 #include "worker/recorder.h"
 
 #define SUFFIX     ".psdrec"
+#define LOG_SUFFIX ".log"
 #define SEEN_MAX   4096 /* files looked at in one start */
 #define MAKE_TRIES 16   /* each needs another process that ends in that instant */
 
@@ -92,6 +94,12 @@ static int newest_first(const void *a, const void *b)
     return (left->mtime < right->mtime) - (left->mtime > right->mtime);
 }
 
+/* The name of the log beside the file of this name. */
+static void log_name(const char *name, char *out, size_t out_bytes)
+{
+    snprintf(out, out_bytes, "%.*s" LOG_SUFFIX, (int)(strlen(name) - strlen(SUFFIX)), name);
+}
+
 /* Keeps the newest PSD_RECORD_DEAD_KEPT files of dead processes of this job. Best effort. */
 static void reclaim(int dir, const char *job)
 {
@@ -108,8 +116,12 @@ static void reclaim(int dir, const char *job)
         count++;
     }
     qsort(dead, count, sizeof *dead, newest_first);
-    for (size_t i = PSD_RECORD_DEAD_KEPT; i < count; i++)
+    for (size_t i = PSD_RECORD_DEAD_KEPT; i < count; i++) {
+        char log[sizeof dead->name];
+        log_name(dead[i].name, log, sizeof log);
+        unlinkat(dir, log, 0);
         unlinkat(dir, dead[i].name, 0);
+    }
 done:
     if (listing != NULL)
         closedir(listing);
@@ -165,10 +177,20 @@ static int make_file(const char *dir_path, const char *path, const char *job, in
     }
 }
 
+const char *psd_recorder_log_file(const psd_recorder *recorder, char *out, size_t out_bytes)
+{
+    if (recorder->path[0] == '\0')
+        return NULL;
+    log_name(recorder->path, out, out_bytes);
+    return out;
+}
+
 void psd_recorder_file_remove(const char *path, bool with_dir)
 {
-    char dir[512];
+    char dir[512], log[512];
     const char *slash = strrchr(path, '/');
+    log_name(path, log, sizeof log);
+    unlink(log);
     unlink(path);
     if (!with_dir || slash == NULL)
         return;

@@ -254,6 +254,26 @@ static bool choose_rank(psd_core *core, const psd_event *event, const job *j, co
     return true;
 }
 
+/* Ranks exchange data only over one and the same backend, and each chooses its own. */
+static bool backend_agrees(psd_core *core, const psd_event *event, const job *j, const member *former)
+{
+    const psd_msg *msg = event->msg;
+    const member *other = NULL;
+    for (uint32_t i = 0; i < j->roster_count && other == NULL; i++)
+        if (j->roster[i] != former && member_is_live(j->roster[i]))
+            other = j->roster[i];
+    if (other == NULL || strcmp(other->backend, msg->u.hello.backend) == 0)
+        return true;
+    char who[256];
+    member_text(other, who, sizeof(who));
+    refuse_hello(core, event, PSD_ERR_MISMATCH,
+                 "worker %s on host %s, pid %u, has backend %s, but %s of job %s has %s: set PSD_BACKEND to "
+                 "the same for all ranks",
+                 msg->ident.name, msg->u.hello.host, msg->u.hello.pid, msg->u.hello.backend, who, j->name,
+                 other->backend);
+    return false;
+}
+
 /* The newcomer waits, or completes the world. */
 static void join_forming(psd_core *core, member *m)
 {
@@ -301,7 +321,7 @@ static void hello_admit(psd_core *core, const psd_event *event, member *former)
     }
     /* An ended job was started anew, and forgot its members. */
     former = former == NULL ? NULL : members_find(core, &msg->ident);
-    if (!choose_rank(core, event, j, former, &rank))
+    if (!backend_agrees(core, event, j, former) || !choose_rank(core, event, j, former, &rank))
         return;
     mark_journal(core);
     if (former != NULL && member_is_live(former)) {

@@ -27,11 +27,29 @@ PSD_TEST(join, bad_values)
 {
     const char *values[] = {"PSD_WORLD_SIZE=0x", "PSD_WORLD_SIZE=-1",        "PSD_WORLD_SIZE=1000000000",
                             "PSD_RANK=one",      "PSD_JOIN_TIMEOUT_MS=soon", "PSD_COORDINATOR=udp://x",
-                            "PSD_JOB=a b",       "PSD_BACKEND=fast"};
+                            "PSD_JOB=a b",       "PSD_BACKEND=fast",         "PSD_DEVICE=gpu0"};
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
         const char *env[] = {values[i], "PSD_LOG=1", NULL};
         expect_refusal(env, strchr(values[i], '=') + 1);
     }
+}
+
+PSD_TEST(join, a_backend_that_is_not_installed_is_told)
+{
+    const char *env[] = {"PSD_BACKEND_DIR=/nonexistent", "PSD_BACKEND=nccl", NULL};
+    const char *missing = "backend nccl is not installed: there is no /nonexistent/psd_backend_nccl.so";
+    char *text = NULL;
+    const char *alone[] = {test_path("bin/psworker"), "--role", "server", NULL};
+    int code = test_run(alone, env, 20000, &text);
+    cr_assert_eq(code, 4, "exit %d: %s", code, text);
+    cr_assert(strstr(text, missing), "%s", text);
+    free(text);
+    const char *launched[] = {
+        test_path("bin/psrun"), "--standalone", "-n", "2", "--", alone[0], "--role", "server", NULL};
+    code = test_run(launched, env, 20000, &text);
+    cr_assert_eq(code, 4, "exit %d: %s", code, text);
+    cr_assert(strstr(text, missing), "%s", text);
+    free(text);
 }
 
 static void join_with_psrun(const char *n, const char *env0, const char *env1, int code, const char *must_say)

@@ -1,7 +1,7 @@
 /* The scenario language: one command a line. WORKERS is a name or several with commas.
  *
  *   job NAME                                    the job of workers named from now on
- *   hello WORKERS [world N|N:M] [rank N] [role R] [host H]
+ *   hello WORKERS [world N|N:M] [rank N] [role R] [host H] [backend B]
  *   resync W          the same life on a new connection       reborn W [token]  a new life of the same name
  *   double W          another process that claims W's name
  *   gone W            psd proves the connection closed         silent W          a new connection, unannounced
@@ -77,6 +77,8 @@ static void do_hello(sim *s, sim_worker *w, const words *in)
             copy_name(w->hello.role, in->at[i + 1]);
         } else if (strcmp(in->at[i], "host") == 0) {
             copy_name(w->hello.host, in->at[i + 1]);
+        } else if (strcmp(in->at[i], "backend") == 0) {
+            (void)snprintf(w->hello.backend, sizeof(w->hello.backend), "%s", in->at[i + 1]);
         }
     }
     say_hello(s, w, false);

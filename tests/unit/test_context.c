@@ -46,11 +46,14 @@ static void clear_environment(void)
                                         "PSD_JOIN_TIMEOUT_MS",
                                         "PSD_POOL_LIMIT",
                                         "PSD_HOST_RING",
+                                        "PSD_DEVICE",
+                                        "PSD_BACKEND_DIR",
                                         "SLURM_PROCID",
                                         "SLURM_NTASKS",
                                         "SLURM_LOCALID",
                                         "OMPI_COMM_WORLD_RANK",
                                         "OMPI_COMM_WORLD_SIZE",
+                                        "OMPI_COMM_WORLD_LOCAL_RANK",
                                         "JOB_COMPLETION_INDEX"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         unsetenv(names[i]);
@@ -222,7 +225,7 @@ CONTEXT_TEST(explains_why_it_could_not_start)
     expect_error_text("test_context.c:");
     expect_error_text("no coordinator answered at tcp://127.0.0.1:1");
     config.backend = "carrier";
-    cr_assert_eq(psd_init(&config, &ctx), PSD_ERR_NOT_FOUND);
+    cr_assert_eq(psd_init(&config, &ctx), PSD_ERR_BACKEND);
     expect_error_text("there is no backend \"carrier\"");
     cr_assert_null(ctx);
 }
@@ -316,4 +319,8 @@ CONTEXT_TEST(backends_are_verified)
     broken = *host;
     broken.caps &= ~(uint32_t)(PSD_CAP_HOST_MEMORY | PSD_CAP_DEVICE_MEMORY);
     cr_assert_eq(psd_backend_verify(&broken, why, sizeof why), PSD_ERR_INVAL);
+    broken = *host;
+    broken.caps |= PSD_CAP_DEVICE_MEMORY;
+    cr_assert_eq(psd_backend_verify(&broken, why, sizeof why), PSD_ERR_INVAL);
+    cr_assert(strstr(why, "stream_wait") != NULL, "%s", why);
 }

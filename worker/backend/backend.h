@@ -8,7 +8,8 @@
  *
  * host is part of the library. Every other backend is a shared object, psd_backend_<name>.so, that exports
  * psd_backend_entry and opens what it needs (libnccl, libmpi) at run time, so that one build runs on any node.
- * It is looked for in PSD_BACKEND_DIR, else in psd/ beside libpsd.so, else in ../lib/psd from the program. */
+ * It is looked for in PSD_BACKEND_DIR, else in psd/ beside libpsd.so, or in ../lib/psd from a program that has
+ * the library inside; see plugins.h. */
 #ifndef PSD_BACKEND_H
 #define PSD_BACKEND_H
 
@@ -216,11 +217,9 @@ typedef struct psd_backend_plugin {
     const psd_backend_ops *ops;
 } psd_backend_plugin;
 
-/* The backends of this build, in the order of preference of "auto"; NULL-terminated. */
-const psd_backend_ops *const *psd_backends(void);
-
-/* Chooses by name, or by probing for "auto" (nccl, else mpi under mpirun, else host). `why` gets the reason
- * for the choice, or for the refusal. */
+/* Chooses by name, or by probing for "auto" (nccl, else mpi under mpirun, else host). PSD_ERR_BACKEND: it is
+ * not installed, not fit, or cannot run here. `why` gets the name and the reason for the choice, or for the
+ * refusal. */
 psd_status psd_backend_choose(const char *name, const psd_backend_ops **out, char *why, size_t why_bytes);
 
 /* Mandatory slots present, optional ones in agreement with caps? */

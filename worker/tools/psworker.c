@@ -15,6 +15,7 @@ enum {
     EXIT_FAILED = 1,
     EXIT_USAGE = 2,
     EXIT_NO_COORDINATOR = 3,
+    EXIT_NO_BACKEND = 4,
     EXIT_SIGNALLED = 128, /* plus the signal's number: told to end before it had joined */
 };
 
@@ -61,13 +62,14 @@ static void print_help(void)
          "  --name NAME          this worker's name; one that comes back gets its rank back\n"
          "  --rank N             the rank to claim; default PSD_RANK or RANK, else psd chooses\n"
          "  --world-size N       ranks of the job; default PSD_WORLD_SIZE or WORLD_SIZE, else 1\n"
-         "  --backend NAME       auto or host\n"
+         "  --backend NAME       auto, host, nccl or mpi; default PSD_BACKEND, else auto\n"
          "  --join-timeout TIME  how long to wait for the whole world: 60s, 2m, 500ms\n"
          "  --timeout TIME       an operation's own deadline\n"
          "  --pool-limit SIZE    most memory for shards: 512M, 4G; default half of the machine's\n"
          "  --help, --version\n"
          "\n"
-         "exit status: 0 the job ended or SIGTERM came, 1 failed, 2 usage, 3 psd cannot be reached");
+         "exit status: 0 the job ended or SIGTERM came, 1 failed, 2 usage, 3 psd cannot be reached,\n"
+         "4 the backend is not installed or cannot run here");
 }
 
 typedef enum option_id {
@@ -185,6 +187,18 @@ static int parse_arguments(int argc, char **argv, psd_config *config)
     return -1;
 }
 
+static int exit_status(psd_status status)
+{
+    switch (status) {
+    case PSD_ERR_NO_COORDINATOR:
+        return EXIT_NO_COORDINATOR;
+    case PSD_ERR_BACKEND:
+        return EXIT_NO_BACKEND;
+    default:
+        return EXIT_FAILED;
+    }
+}
+
 int main(int argc, char **argv)
 {
     psd_config config;
@@ -198,7 +212,7 @@ int main(int argc, char **argv)
     psd_status status = psd_init(&config, &ctx);
     if (status != PSD_OK) {
         fprintf(stderr, "psworker: %s\n", psd_last_error());
-        return status == PSD_ERR_NO_COORDINATOR ? EXIT_NO_COORDINATOR : EXIT_FAILED;
+        return exit_status(status);
     }
     is_serving = 1;
     status = psd_serve_until(PSD_HERE, ctx, &stop);

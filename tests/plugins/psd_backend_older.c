@@ -1,0 +1,7 @@
+/* Of another version of the contract. */
+#include "tests/plugins/stub.h"
+
+static const psd_backend_ops ops = STUB_OPS("older", PSD_CAP_HOST_MEMORY, stub_probe, stub_start);
+
+extern const psd_backend_plugin psd_backend_entry;
+STUB_EXPORT const psd_backend_plugin psd_backend_entry = {PSD_BACKEND_ABI + 98, &ops};
