@@ -7,6 +7,7 @@
 #include <xxhash.h>
 
 #include "common/tensor.h"
+#include "worker/device_memory.h"
 #include "worker/ops.h"
 
 #define DEFAULT_BUCKET_BYTES (INT64_C(25) << 20)
@@ -63,9 +64,10 @@ static psd_status check(const run *r)
             return psd_error_set(r->file, r->line, PSD_ERR_INVAL,
                                  "%s: tensors[%d] is %s and tensors[0] is %s; all have one dtype", VERB, i,
                                  psd_dtype_name(t->dtype), psd_dtype_name(r->tensors[0].dtype));
-        if (t->device != PSD_DEVICE_HOST)
-            return psd_error_set(r->file, r->line, PSD_ERR_UNSUPPORTED, "%s: tensors[%d] is in device memory",
-                                 VERB, i);
+        char why[PSD_MAX_TEXT];
+        psd_status status = psd_memory_check(r->ctx, t, count, why, sizeof why);
+        if (status != PSD_OK)
+            return psd_error_set(r->file, r->line, status, "%s: tensors[%d] %s", VERB, i, why);
     }
     return PSD_OK;
 }
@@ -129,21 +131,28 @@ static psd_status need_memory(const run *r, int slot, int64_t bytes)
     psd_tensor *memory = &r->ctx->buckets.memory[slot];
     if (memory->data != NULL && psd_tensor_count(memory) >= bytes)
         return PSD_OK;
+    if (memory->data != NULL && r->ctx->has_streams) {
+        psd_status status = psd_stream_synchronize_at(r->file, r->line, r->ctx, r->ctx->buckets.stream, 0);
+        if (status != PSD_OK)
+            return status;
+    }
     psd_tensor_free_at(r->file, r->line, r->ctx, memory);
     return psd_tensor_alloc_at(r->file, r->line, r->ctx, &bytes, 1, PSD_U8, "all_reduce bucket", memory);
 }
 
-static void copy(const run *r, const bucket *b, bool pack)
+/* In device memory: queues the copies on the call's stream. */
+static psd_status copy(const run *r, const bucket *b, bool pack)
 {
+    psd_status status = PSD_OK;
     unsigned char *at = r->ctx->buckets.memory[b->slot].data;
-    for (int32_t i = b->first; i < b->last; i++) {
+    for (int32_t i = b->first; i < b->last && status == PSD_OK; i++) {
         size_t bytes = (size_t)psd_tensor_count(&r->tensors[i]) * psd_dtype_bytes(r->tensors[i].dtype);
-        if (bytes > 0 && pack)
-            memcpy(at, r->tensors[i].data, bytes);
-        else if (bytes > 0)
-            memcpy(r->tensors[i].data, at, bytes);
+        void *data = r->tensors[i].data;
+        status = psd_memory_copy(r->file, r->line, VERB, r->ctx, pack ? at : data, pack ? data : at, bytes,
+                                 r->ctx->buckets.stream);
         at += bytes;
     }
+    return status;
 }
 
 /* The tensors of a packed bucket in their order: ranks that list others, or in another order, add up what does not
@@ -167,8 +176,12 @@ static psd_status begin(const run *r, bucket *b, int slot)
         status = need_memory(r, slot, b->count * (int64_t)psd_dtype_bytes(tensor.dtype));
         if (status != PSD_OK)
             return status;
-        copy(r, b, true);
-        tensor = psd_tensor_1d(r->ctx->buckets.memory[slot].data, b->count, tensor.dtype, tensor.name);
+        status = copy(r, b, true);
+        if (status != PSD_OK)
+            return status;
+        tensor.data = r->ctx->buckets.memory[slot].data;
+        tensor.ndim = 1;
+        tensor.shape[0] = b->count;
     }
     status = op_iall_reduce(VERB, r->file, r->line, r->ctx, r->group, &tensor, &tensor, r->redop,
                             parts_of(r, b), r->opts, &b->work);
@@ -181,9 +194,9 @@ static psd_status finish(const run *r, bucket *b)
     if (!b->started)
         return PSD_OK;
     b->started = false;
-    psd_status status = op_wait(VERB, r->file, r->line, r->ctx, b->work);
+    psd_status status = op_wait(VERB, r->file, r->line, r->ctx, b->work, 0);
     if (status == PSD_OK && b->packed)
-        copy(r, b, false);
+        status = copy(r, b, false);
     return status;
 }
 
@@ -209,6 +222,19 @@ static psd_status run_all(const run *r)
     return status;
 }
 
+/* The buckets are of this call's stream now: what the last call has left there is done before. */
+static psd_status take_stream(const run *r)
+{
+    psd_buckets *buckets = &r->ctx->buckets;
+    void *stream = r->opts != NULL ? r->opts->stream : NULL;
+    psd_status status = PSD_OK;
+    if (stream != buckets->stream)
+        status = psd_stream_synchronize_at(r->file, r->line, r->ctx, buckets->stream, 0);
+    if (status == PSD_OK)
+        buckets->stream = stream;
+    return status;
+}
+
 psd_status psd_all_reduce_coalesced_at(PSD_AT, psd_ctx *ctx, psd_group group, psd_tensor *tensors,
                                        int32_t count, psd_redop redop, int64_t bucket_bytes,
                                        const psd_opts *opts)
@@ -228,7 +254,9 @@ psd_status psd_all_reduce_coalesced_at(PSD_AT, psd_ctx *ctx, psd_group group, ps
     r.bucket_elements = (bucket_bytes != 0 ? bucket_bytes : DEFAULT_BUCKET_BYTES) /
                         (int64_t)psd_dtype_bytes(tensors[0].dtype);
     pthread_mutex_lock(&ctx->buckets.lock);
-    status = run_all(&r);
+    status = take_stream(&r);
+    if (status == PSD_OK)
+        status = run_all(&r);
     pthread_mutex_unlock(&ctx->buckets.lock);
     return status;
 }

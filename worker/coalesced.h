@@ -11,6 +11,7 @@
 typedef struct psd_buckets {
     pthread_mutex_t lock; /* held for a whole call: the collectives of one group are in order anyway */
     psd_tensor memory[PSD_BUCKETS]; /* u8 */
+    void *stream;                   /* that what uses them was queued on last */
 } psd_buckets;
 
 psd_status psd_buckets_init(psd_buckets *buckets);

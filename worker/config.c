@@ -246,7 +246,8 @@ static void read_memory(reader *r, const psd_config *config, psd_settings *out)
     }
     if (out->pool_limit == 0)
         take_bytes(r, "PSD_POOL_LIMIT", &out->pool_limit);
-    if (out->pool_limit == 0)
+    out->pool_limit_is_default = out->pool_limit == 0;
+    if (out->pool_limit_is_default)
         out->pool_limit = half_of_memory();
 }
 

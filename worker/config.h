@@ -25,7 +25,8 @@ typedef struct psd_settings {
     int64_t join_timeout_ms;
     int64_t timeout_ms;
     int64_t pool_limit;
-    int64_t eager_limit; /* PSD_EAGER_LIMIT */
+    bool pool_limit_is_default; /* nobody gave one: half of the memory, which is not for a device */
+    int64_t eager_limit;        /* PSD_EAGER_LIMIT */
 } psd_settings;
 
 /* `config` may be NULL. On an error `why` names the field or variable, its value and what it may be. */

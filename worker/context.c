@@ -9,6 +9,7 @@
 
 #include "common/log.h"
 #include "worker/resource_limits.h"
+#include "worker/work_claim.h"
 
 /* Within the grace that launchers give between SIGTERM and SIGKILL, with a stopped psd too. */
 #define BYE_TIMEOUT_MS 2000
@@ -52,6 +53,11 @@ int32_t psd_local_rank(const psd_ctx *ctx)
 const char *psd_backend_name(const psd_ctx *ctx)
 {
     return ctx != NULL ? ctx->ops->name : "";
+}
+
+int32_t psd_device_index(const psd_ctx *ctx)
+{
+    return ctx != NULL ? ctx->device_index : -1;
 }
 
 /* ------------------------------------------------------------------------------------------------- checks */
@@ -170,6 +176,11 @@ static psd_status make_ident(psd_ctx *ctx)
     return PSD_OK;
 }
 
+static void on_detached_done(void *owner, uint64_t cookie, const psd_op_result *result)
+{
+    work_detached_done(owner, cookie, result);
+}
+
 static psd_status open_backend(PSD_AT, psd_ctx *ctx)
 {
     char why[PSD_MAX_TEXT] = "", log_file[512];
@@ -183,6 +194,7 @@ static psd_status open_backend(PSD_AT, psd_ctx *ctx)
         .ring_bytes = (size_t)s->ring_bytes,
         .run_dir = s->run_dir,
         .on_group_broken = on_group_broken,
+        .on_detached_done = on_detached_done,
         .owner = ctx,
         .host = &psd_backend_host,
         .local_rank = s->local_rank_is_known ? s->local_rank : -1,
@@ -197,8 +209,14 @@ static psd_status open_backend(PSD_AT, psd_ctx *ctx)
     if (status == PSD_OK)
         status = ctx->ops->open(&config, &ctx->backend, why, sizeof why);
     if (status != PSD_OK)
-        psd_error_set(file, line, status, "psd_init: %s", why);
-    return status;
+        return psd_error_set(file, line, status, "psd_init: %s", why);
+    ctx->has_streams = (ctx->ops->caps & PSD_CAP_DEVICE_MEMORY) != 0;
+    if (ctx->has_streams)
+        ctx->device_index = ctx->ops->device(ctx->backend);
+    /* Half of the host's memory says nothing about a device, whose own allocator knows its end. */
+    if (ctx->has_streams && s->pool_limit_is_default)
+        ctx->settings.pool_limit = INT64_MAX;
+    return PSD_OK;
 }
 
 static psd_status start_agent(PSD_AT, psd_ctx *ctx)
@@ -341,6 +359,7 @@ psd_status psd_init_at(PSD_AT, const psd_config *config, psd_ctx **ctx_out)
     }
     ctx->forks = atomic_load(&forks);
     ctx->rank = -1;
+    ctx->device_index = -1;
     status = psd_settings_read(config, &ctx->settings, why, sizeof why);
     if (status == PSD_OK)
         status = psd_limits_prepare_rank(ctx->settings.world_size, why, sizeof why);

@@ -31,6 +31,8 @@ struct psd_ctx {
     psd_agent *agent;
     const psd_backend_ops *ops;
     psd_backend *backend;
+    bool has_streams;     /* PSD_CAP_DEVICE_MEMORY: operations are queued on streams of a device */
+    int32_t device_index; /* that device; -1: none */
     /* ---- */
     psd_recorder recorder;
     psd_pool pool;

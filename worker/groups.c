@@ -168,6 +168,11 @@ psd_status psd_group_close(PSD_AT, const char *verb, psd_ctx *ctx, psd_group gro
     if (status != PSD_OK)
         return status;
     psd_group_release(slot);
+    if (ctx->has_streams && psd_works_drain(&ctx->works, slot) != PSD_OK)
+        return psd_error_set(
+            file, line, PSD_ERR_TIMEOUT,
+            "%s: operations of group %u that were waited for on a stream are still on the device", verb,
+            slot->id);
     if (retire(slot, group.generation, &tag)) {
         close_slot(ctx, slot);
         return PSD_OK;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/tensor.h"
+#include "worker/device_memory.h"
 #include "worker/ops.h"
 
 psd_status op_check_tensor(const op_call *call, const char *param, const psd_tensor *tensor, int64_t *count)
@@ -29,13 +30,12 @@ psd_status op_check_tensor(const op_call *call, const char *param, const psd_ten
     if (tensor->data == NULL && elements > 0)
         return op_error(call, PSD_ERR_INVAL, "%s->data is NULL, with %lld elements", param,
                         (long long)elements);
-    if (tensor->device != PSD_DEVICE_HOST && tensor->device != PSD_DEVICE_CUDA)
-        return op_error(call, PSD_ERR_INVAL, "%s->device is %d; it is one of the psd_device_kind", param,
-                        (int)tensor->device);
-    uint32_t needed = tensor->device == PSD_DEVICE_HOST ? PSD_CAP_HOST_MEMORY : PSD_CAP_DEVICE_MEMORY;
-    if ((call->ctx->ops->caps & needed) == 0)
-        return op_error(call, PSD_ERR_UNSUPPORTED, "%s is in %s memory, which backend %s does not move",
-                        param, tensor->device == PSD_DEVICE_HOST ? "host" : "device", call->ctx->ops->name);
+    if (tensor->device != PSD_DEVICE_HOST || (call->ctx->ops->caps & PSD_CAP_HOST_MEMORY) == 0) {
+        char why[PSD_MAX_TEXT];
+        psd_status status = psd_memory_check(call->ctx, tensor, elements, why, sizeof why);
+        if (status != PSD_OK)
+            return op_error(call, status, "%s %s", param, why);
+    }
     *count = elements;
     return PSD_OK;
 }

@@ -44,6 +44,7 @@ static psd_status take_opts(op_call *call)
                             call->ctx->ops->name);
         timeout_ms = opts->timeout_ms;
         call->tag = opts->tag;
+        call->op.stream = opts->stream;
     }
     call->now = psd_now_ns();
     call->op.deadline =
@@ -163,17 +164,26 @@ static psd_status wait_until(op_call *call, psd_request *request, uint64_t recor
 }
 
 /* The backend should have ended the operation itself; psd and the other members are told all the same. */
-static void fail_group(op_call *call, const char *what)
+static void fail_group(const op_call *call, const psd_group_slot *group, const char *what)
 {
     psd_msg msg = {.type = PSD_MSG_GROUP_FAIL};
-    msg.u.abort.group = call->group->id;
-    msg.u.abort.epoch = call->group->epoch;
+    msg.u.abort.group = group->id;
+    msg.u.abort.epoch = group->epoch;
     msg.u.abort.status = PSD_ERR_DEADLINE;
     msg.u.abort.culprit = -1;
-    snprintf(msg.u.abort.text, sizeof msg.u.abort.text, "group %u: rank %d's %s %s", call->group->id,
-             call->group->rank, psd_op_name(call->op.kind), what);
-    call->ctx->ops->group_abort(call->group->backend, PSD_ERR_DEADLINE, msg.u.abort.text);
+    snprintf(msg.u.abort.text, sizeof msg.u.abort.text, "group %u: rank %d's %s %s", group->id, group->rank,
+             psd_op_name(call->op.kind), what);
+    call->ctx->ops->group_abort(group->backend, PSD_ERR_DEADLINE, msg.u.abort.text);
     psd_agent_tell(call->ctx->agent, &msg);
+}
+
+static const char LATE[] = "did not end by its deadline";
+
+static psd_status not_ended(const op_call *call)
+{
+    return op_error(call, PSD_ERR_INTERNAL,
+                    "backend %s did not end an aborted operation; its buffers stay borrowed",
+                    call->ctx->ops->name);
 }
 
 /* A blocking call does not return while the backend may touch the caller's memory. */
@@ -187,13 +197,11 @@ static psd_status run_to_end(op_call *call, psd_request *request, uint64_t recor
     if (status == PSD_INPROGRESS)
         status = wait_until(call, request, record, deadline, &result);
     if (status == PSD_INPROGRESS) {
-        fail_group(call, "did not end by its deadline");
+        fail_group(call, call->group, LATE);
         status = wait_until(call, request, record, psd_deadline_ns(psd_now_ns(), ABORT_WAIT_MS), &result);
     }
     if (status == PSD_INPROGRESS)
-        return op_error(call, PSD_ERR_INTERNAL,
-                        "backend %s did not end an aborted operation; its buffers stay borrowed",
-                        ctx->ops->name);
+        return not_ended(call);
     psd_record_end(&ctx->recorder, record, status, call->peer >= 0 ? call->peer : result.source,
                    result.ordinal);
     if (status != PSD_OK) {
@@ -207,7 +215,17 @@ static psd_status run_to_end(op_call *call, psd_request *request, uint64_t recor
     return status;
 }
 
-static psd_status run_async(op_call *call)
+/* Of an operation's last receive; -1: it has none, or takes any. */
+static int32_t last_source(const psd_op *op)
+{
+    int32_t source = -1;
+    for (int32_t i = 0; i < op->p2p_count; i++)
+        source = op->p2p[i].is_send ? source : op->p2p[i].peer;
+    return source;
+}
+
+/* Starts it with a work, which holds the group from then on. */
+static psd_status start_work(op_call *call, psd_work_slot **out)
 {
     psd_request *request = NULL;
     uint64_t record = 0;
@@ -216,6 +234,7 @@ static psd_status run_async(op_call *call)
         return op_error(call, PSD_ERR_LIMIT,
                         "no room for another work: out of memory, or %d are in flight; wait for some",
                         PSD_MAX_WORKS);
+    call->op.cookie = (uint64_t)(uintptr_t)slot;
     psd_status status = start(call, &request, &record);
     if (status != PSD_OK) {
         psd_work_cancel(&call->ctx->works, slot);
@@ -229,15 +248,53 @@ static psd_status run_async(op_call *call)
     slot->peer = call->peer;
     slot->file = call->file;
     slot->line = call->line;
+    slot->stream = call->op.stream;
+    if (call->ctx->has_streams)
+        slot->source = last_source(&call->op);
     call->group = NULL; /* the work holds it now */
-    *call->work = psd_work_publish(slot);
+    *out = slot;
     return PSD_OK;
+}
+
+static psd_status run_async(op_call *call)
+{
+    psd_work_slot *slot = NULL;
+    psd_status status = start_work(call, &slot);
+    if (status == PSD_OK)
+        *call->work = psd_work_publish(slot);
+    return status;
+}
+
+/* The blocking form on a device: as the other one and psd_wait. */
+static psd_status run_on_stream(op_call *call)
+{
+    psd_work_slot *slot = NULL;
+    const psd_group_slot *group = call->group;
+    psd_status status = start_work(call, &slot);
+    if (status != PSD_OK)
+        return status;
+    int32_t source = slot->source;
+    psd_work work = psd_work_publish(slot);
+    status = op_wait(call->verb, call->file, call->line, call->ctx, work, 0);
+    if (status == PSD_ERR_TIMEOUT) {
+        fail_group(call, group, LATE);
+        status = op_wait(call->verb, call->file, call->line, call->ctx, work, ABORT_WAIT_MS);
+        if (status == PSD_ERR_TIMEOUT)
+            return not_ended(call);
+    }
+    if (status == PSD_OK && call->info != NULL) {
+        call->info->source = source;
+        call->info->tag = 0;
+    }
+    return status;
 }
 
 psd_status op_close(op_call *call, psd_status status)
 {
     if (status == PSD_OK && call->async) {
         status = run_async(call);
+    } else if (status == PSD_OK && call->ctx->has_streams) {
+        status = run_on_stream(call);
     } else if (status == PSD_OK) {
         psd_request *request = NULL;
         uint64_t record = 0;

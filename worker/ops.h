@@ -56,7 +56,7 @@ int op_error_write(const op_call *call, const char *format, ...) __attribute__((
 psd_status op_iall_reduce(const char *verb, PSD_AT, psd_ctx *ctx, psd_group group, const psd_tensor *in,
                           psd_tensor *out, psd_redop redop, int32_t parts, const psd_opts *opts,
                           psd_work *work);
-psd_status op_wait(const char *verb, PSD_AT, psd_ctx *ctx, psd_work work); /* wait.c */
+psd_status op_wait(const char *verb, PSD_AT, psd_ctx *ctx, psd_work work, int64_t timeout_ms); /* wait.c */
 
 psd_status op_open(op_call *call);
 psd_status op_close(op_call *call, psd_status status);

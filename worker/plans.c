@@ -7,6 +7,7 @@
 #include "common/log.h"
 #include "common/tensor.h"
 #include "worker/context.h"
+#include "worker/device_memory.h"
 #include "worker/handles.h"
 #include "worker/plan_steps.h"
 
@@ -240,7 +241,8 @@ release:
     return status;
 }
 
-static psd_status check_tensor(PSD_AT, const plan *p, const psd_tensor *tensor, const char *which)
+static psd_status check_tensor(PSD_AT, const psd_ctx *ctx, const plan *p, const psd_tensor *tensor,
+                               const char *which)
 {
     if (tensor == NULL || tensor->size != sizeof(*tensor))
         return psd_error_set(
@@ -255,17 +257,19 @@ static psd_status check_tensor(PSD_AT, const plan *p, const psd_tensor *tensor, 
         return psd_error_set(file, line, PSD_ERR_INVAL,
                              "psd_plan_run: plan %u: %s->data is NULL, with %lld elements", p->id, which,
                              (long long)p->count);
-    if (tensor->device != PSD_DEVICE_HOST)
-        return psd_error_set(file, line, PSD_ERR_UNSUPPORTED,
-                             "psd_plan_run: plan %u: %s is not in host memory", p->id, which);
+    char why[PSD_MAX_TEXT];
+    psd_status status = psd_memory_check(ctx, tensor, p->count, why, sizeof(why));
+    if (status != PSD_OK)
+        return psd_error_set(file, line, status, "psd_plan_run: plan %u: %s %s", p->id, which, why);
     return PSD_OK;
 }
 
-static psd_status check_run(PSD_AT, const plan *p, const psd_tensor *in, const psd_tensor *out)
+static psd_status check_run(PSD_AT, const psd_ctx *ctx, const plan *p, const psd_tensor *in,
+                            const psd_tensor *out)
 {
-    psd_status status = check_tensor(file, line, p, in, "in");
+    psd_status status = check_tensor(file, line, ctx, p, in, "in");
     if (status == PSD_OK)
-        status = check_tensor(file, line, p, out, "out");
+        status = check_tensor(file, line, ctx, p, out, "out");
     if (status != PSD_OK || p->count == 0)
         return status;
     uintptr_t a = (uintptr_t)in->data;
@@ -287,13 +291,16 @@ static psd_status run_round(PSD_AT, psd_ctx *ctx, plan *p, const psd_tensor *in,
     snprintf(name, sizeof(name), "plan %u round %u", p->id, round);
     for (; *at < p->list.count && count < 2 && p->list.steps[*at].round == round; ++*at) {
         const plan_step *step = &p->list.steps[*at];
-        unsigned char *data = (unsigned char *)(step->is_send ? in->data : out->data) + step->offset;
-        ops[count++] = (psd_p2p){
+        const psd_tensor *whole = step->is_send ? in : out;
+        unsigned char *data = (unsigned char *)whole->data + step->offset;
+        ops[count] = (psd_p2p){
             .kind = step->is_send ? PSD_OP_SEND : PSD_OP_RECV,
             .tensor = psd_tensor_1d(data, (int64_t)step->bytes, PSD_U8, name),
             .peer = (int32_t)step->peer,
             .tag = p->tag,
         };
+        ops[count].tensor.device = whole->device;
+        ops[count++].tensor.device_index = whole->device_index;
         p->bytes += step->is_send ? step->bytes : 0;
     }
     return psd_batch_at(file, line, ctx, p->group, ops, count, NULL);
@@ -329,7 +336,7 @@ psd_status psd_plan_run_at(PSD_AT, psd_ctx *ctx, psd_plan handle, const psd_tens
     if (p == NULL)
         return psd_error_set(file, line, PSD_ERR_STALE, "psd_plan_run: the plan was destroyed or never made");
     pthread_mutex_lock(&p->lock);
-    status = check_run(file, line, p, in, out);
+    status = check_run(file, line, ctx, p, in, out);
     if (status == PSD_OK)
         status = run_plan(file, line, ctx, p, in, out);
     pthread_mutex_unlock(&p->lock);

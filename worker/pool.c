@@ -157,11 +157,14 @@ static psd_status alloc_block(PSD_AT, psd_pool *pool, const char *name, size_t b
     status = take_memory(pool, bytes, &memory);
     if (status != PSD_OK) {
         char need[32];
-        psd_error_set(file, line, status, "psd_tensor_alloc: the system has no %s for \"%s\": %s",
-                      psd_format_bytes((int64_t)bytes, need, sizeof need), name, psd_status_text(status));
+        const bool is_device = (pool->ops->caps & PSD_CAP_DEVICE_MEMORY) != 0;
+        psd_error_set(file, line, status, "psd_tensor_alloc: the %s has no %s for \"%s\": %s",
+                      is_device ? "device" : "system", psd_format_bytes((int64_t)bytes, need, sizeof need),
+                      name, psd_status_text(status));
         goto fail_block;
     }
-    memset(memory, 0, bytes);
+    if ((pool->ops->caps & PSD_CAP_DEVICE_MEMORY) == 0)
+        memset(memory, 0, bytes);
     block->data = memory;
     block->bytes = bytes;
     describe_block(block, file, line, name);
@@ -200,6 +203,10 @@ psd_status psd_tensor_alloc_at(PSD_AT, psd_ctx *ctx, const int64_t *shape, int32
     size_t bytes = ((size_t)count * psd_dtype_bytes(dtype) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     if (bytes > 0)
         status = alloc_block(file, line, &ctx->pool, name != NULL ? name : "", bytes, &tensor.data);
+    if (status == PSD_OK && ctx->has_streams) {
+        tensor.device = PSD_DEVICE_CUDA;
+        tensor.device_index = ctx->device_index;
+    }
     if (status == PSD_OK)
         *out = tensor;
     return status;

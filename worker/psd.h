@@ -34,6 +34,13 @@
  * Environment. What psd_config leaves open comes from PSD_* variables, then from those of launchers:
  * psd-environment(7) lists all.
  *
+ * Device memory. On backend nccl all tensors of operations are in the memory of one GPU, psd_device_index();
+ * host memory is refused there, as device memory is on host. psd_tensor_alloc gives the memory that the
+ * backend moves and psd_tensor_copy brings data in and out, so a program written with these two runs on both.
+ * On a GPU operations are queued on CUDA streams (psd_opts.stream), and a blocking call returns once its
+ * operation is queued: what is queued on the same stream afterwards finds the data there, and so does the
+ * host after psd_tensor_copy to host memory, psd_synchronize or psd_stream_synchronize.
+ *
  * Time. Timeouts are milliseconds: 0 takes the context's default, negative means never.
  *
  * Calls are macros that pass the caller's file and line to a function psd_<verb>_at(file, line, ...), by
@@ -85,7 +92,8 @@ typedef struct psd_config {
     int32_t world_size;      /* 0: PSD_WORLD_SIZE or WORLD_SIZE, SLURM_NTASKS, OMPI_COMM_WORLD_SIZE, else 1 */
     int64_t join_timeout_ms; /* PSD_JOIN_TIMEOUT_MS, else 60000: for the whole world to arrive */
     int64_t timeout_ms; /* PSD_TIMEOUT_MS, else 600000: an operation's own deadline, and of every request */
-    int64_t pool_limit; /* PSD_POOL_LIMIT, bytes for psd_tensor_alloc; 0: half of the memory */
+    int64_t
+        pool_limit; /* PSD_POOL_LIMIT, bytes for psd_tensor_alloc; 0: half of the memory (on a GPU: all) */
 } psd_config;
 
 PSD_API void psd_config_init(psd_config *config); /* size set, rank -1, the rest unset */
@@ -113,6 +121,8 @@ PSD_API int32_t psd_rank(const psd_ctx *ctx); /* in the world; -1 for NULL */
 PSD_API int32_t psd_world_size(const psd_ctx *ctx);
 PSD_API int32_t psd_local_rank(const psd_ctx *ctx); /* among those that the launcher put on this host */
 PSD_API const char *psd_backend_name(const psd_ctx *ctx);
+/* The CUDA device whose memory this context moves; -1 where it moves host memory. */
+PSD_API int32_t psd_device_index(const psd_ctx *ctx);
 
 /* ------------------------------------------------------------------------------------------------- groups */
 
@@ -169,7 +179,8 @@ typedef enum psd_device_kind {
     PSD_DEVICE_CUDA = 1,
 } psd_device_kind;
 
-/* A contiguous, row-major array. `data` may be NULL only if the tensor has no elements. */
+/* A contiguous, row-major array. `data` may be NULL only if the tensor has no elements. For device memory
+ * that is not from psd_tensor_alloc set `device` and `device_index`. */
 typedef struct psd_tensor {
     size_t size; /* sizeof(psd_tensor) */
     void *data;
@@ -186,15 +197,27 @@ PSD_API psd_tensor psd_tensor_1d(void *data, int64_t count, psd_dtype dtype, con
 PSD_API psd_tensor psd_tensor_nd(void *data, const int64_t *shape, int32_t ndim, psd_dtype dtype,
                                  const char *name);
 PSD_API int64_t psd_tensor_count(const psd_tensor *tensor); /* elements; -1 if the shape is not valid */
+/* Elements [first, first + count) of a tensor, as one dimension in the same memory and of the same name. A
+ * range that is not inside gives a tensor that every call refuses. */
+PSD_API psd_tensor psd_tensor_slice(const psd_tensor *tensor, int64_t first, int64_t count);
 
-/* Memory from the context's pool (64-byte aligned, zeroed, made so that the backend can move it fastest).
- * When the limit is passed the error says what is needed, what is held and by whom. */
+/* Memory from the context's pool (64-byte aligned, zeroed, made so that the backend can move it fastest: on
+ * nccl the device's). When the limit is passed the error says what is needed, what is held and by whom. */
 PSD_API psd_status psd_tensor_alloc_at(PSD_AT, psd_ctx *ctx, const int64_t *shape, int32_t ndim,
                                        psd_dtype dtype, const char *name, psd_tensor *out);
 #define psd_tensor_alloc(...) psd_tensor_alloc_at(PSD_HERE, __VA_ARGS__)
-/* Sets data to NULL; NULL data is fine. */
+/* Sets data to NULL; NULL data is fine. What uses device memory must be done: it is freed at once. */
 PSD_API psd_status psd_tensor_free_at(PSD_AT, psd_ctx *ctx, psd_tensor *tensor);
 #define psd_tensor_free(...) psd_tensor_free_at(PSD_HERE, __VA_ARGS__)
+
+typedef struct psd_opts psd_opts;
+
+/* Copies src to dst, of the same dtype and count, in different memory: between host and device in either
+ * direction, or in one of them. Ordered on opts->stream. Has copied when it returns if one side is host
+ * memory, else is queued. Only this rank takes part; opts->tag is not used. */
+PSD_API psd_status psd_tensor_copy_at(PSD_AT, psd_ctx *ctx, psd_tensor *dst, const psd_tensor *src,
+                                      const psd_opts *opts);
+#define psd_tensor_copy(...) psd_tensor_copy_at(PSD_HERE, __VA_ARGS__)
 
 /* --------------------------------------------------------------------------------------------- operations */
 
@@ -203,12 +226,14 @@ PSD_API psd_status psd_tensor_free_at(PSD_AT, psd_ctx *ctx, psd_tensor *tensor);
 #define PSD_MAX_TAG    0x3fffffff
 
 /* Options of an operation; NULL stands for all defaults. psd_opts_init() sets them. */
-typedef struct psd_opts {
+struct psd_opts {
     size_t size;        /* sizeof(psd_opts) */
     int32_t tag;        /* point-to-point only: 0 to PSD_MAX_TAG; on receive also PSD_ANY_TAG. Default 0 */
     int64_t timeout_ms; /* the operation's own deadline; passing it breaks the group */
-    void *stream;       /* CUDA stream the operation is ordered on; NULL on host memory */
-} psd_opts;
+    /* The CUDA stream (cudaStream_t of the context's device) that the operation is ordered on: it begins after
+     * what was queued there before. NULL: the default stream. On host memory only NULL. */
+    void *stream;
+};
 
 PSD_API void psd_opts_init(psd_opts *opts);
 
@@ -225,7 +250,8 @@ typedef struct psd_recv_info {
     int32_t tag;
 } psd_recv_info;
 
-/* In each pair the first form blocks until the operation is complete on this rank; the second starts it. All
+/* In each pair the first form blocks until the operation is complete on this rank (in device memory: until it
+ * is queued, and its stream waits for it, as by psd_wait); the second starts it. All
  * counts, dtypes, roots and reductions must agree between the ranks: a disagreement is PSD_ERR_MISMATCH, on
  * both sides, and breaks the group.
  *
@@ -357,31 +383,40 @@ PSD_API psd_status psd_all_reduce_coalesced_at(PSD_AT, psd_ctx *ctx, psd_group g
 
 /* ------------------------------------------------------------------------------------------------ waiting */
 
-/* wait: makes the operation's stream wait for this operation; the host waits only until it is queued.
- * synchronize: makes the host wait for the data. On host memory the two are the same. The timeout ends the
- * waiting only (PSD_ERR_TIMEOUT, the work stays valid); 0 waits for as long as the operation itself may take.
- */
+/* wait: makes the stream that the operation was given wait for this operation; the host waits only until it
+ * is queued. From then on the operation's fate is the group's: that it failed is told by the next call on the
+ * group, or by psd_stream_synchronize. synchronize: makes the host wait for the data. On host memory the two
+ * are the same. The timeout ends the waiting only (PSD_ERR_TIMEOUT, the work stays valid); 0 waits for as long
+ * as the operation itself may take. */
 PSD_API psd_status psd_wait_at(PSD_AT, psd_ctx *ctx, psd_work work, int64_t timeout_ms);
 PSD_API psd_status psd_synchronize_at(PSD_AT, psd_ctx *ctx, psd_work work, int64_t timeout_ms);
-/* Polls: *done is set, and the work ended, once it is complete. Never blocks. */
+/* psd_wait for another stream than the operation's own: what is queued there next comes after it. */
+PSD_API psd_status psd_wait_stream_at(PSD_AT, psd_ctx *ctx, psd_work work, void *stream, int64_t timeout_ms);
+/* Makes the host wait for all that is queued on the stream (NULL: the default one), as cudaStreamSynchronize,
+ * but with a timeout, an eye on the groups (the error of one that breaks meanwhile), and so that psd can name
+ * the operations waited for. On host memory there is nothing to wait for: PSD_OK. */
+PSD_API psd_status psd_stream_synchronize_at(PSD_AT, psd_ctx *ctx, void *stream, int64_t timeout_ms);
+/* Polls: *done is set, and the work ended, once it is complete (the data is there). Never blocks. */
 PSD_API psd_status psd_test_at(PSD_AT, psd_ctx *ctx, psd_work work, bool *done);
-/* All of them; the status is the first error in list order, PSD_OK for none. On PSD_ERR_TIMEOUT those not
- * complete stay valid. */
+/* psd_wait for all of them; the status is the first error in list order, PSD_OK for none. On PSD_ERR_TIMEOUT
+ * those not complete stay valid. */
 PSD_API psd_status psd_waitall_at(PSD_AT, psd_ctx *ctx, const psd_work *works, int32_t count,
                                   int64_t timeout_ms);
-/* The first that completes, by its index; entries already stale are skipped, PSD_ERR_STALE when all are, or
- * there are none. */
+/* The first that completes (as for psd_synchronize), by its index; entries already stale are skipped,
+ * PSD_ERR_STALE when all are, or there are none. */
 PSD_API psd_status psd_waitany_at(PSD_AT, psd_ctx *ctx, const psd_work *works, int32_t count,
                                   int64_t timeout_ms, int32_t *index);
 /* psd_wait for an irecv that also tells who sent, which matters with PSD_ANY_SOURCE or PSD_ANY_TAG. */
 PSD_API psd_status psd_wait_recv_at(PSD_AT, psd_ctx *ctx, psd_work work, int64_t timeout_ms,
                                     psd_recv_info *info);
-#define psd_wait(...)        psd_wait_at(PSD_HERE, __VA_ARGS__)
-#define psd_synchronize(...) psd_synchronize_at(PSD_HERE, __VA_ARGS__)
-#define psd_test(...)        psd_test_at(PSD_HERE, __VA_ARGS__)
-#define psd_waitall(...)     psd_waitall_at(PSD_HERE, __VA_ARGS__)
-#define psd_waitany(...)     psd_waitany_at(PSD_HERE, __VA_ARGS__)
-#define psd_wait_recv(...)   psd_wait_recv_at(PSD_HERE, __VA_ARGS__)
+#define psd_wait(...)               psd_wait_at(PSD_HERE, __VA_ARGS__)
+#define psd_synchronize(...)        psd_synchronize_at(PSD_HERE, __VA_ARGS__)
+#define psd_test(...)               psd_test_at(PSD_HERE, __VA_ARGS__)
+#define psd_waitall(...)            psd_waitall_at(PSD_HERE, __VA_ARGS__)
+#define psd_waitany(...)            psd_waitany_at(PSD_HERE, __VA_ARGS__)
+#define psd_wait_recv(...)          psd_wait_recv_at(PSD_HERE, __VA_ARGS__)
+#define psd_wait_stream(...)        psd_wait_stream_at(PSD_HERE, __VA_ARGS__)
+#define psd_stream_synchronize(...) psd_stream_synchronize_at(PSD_HERE, __VA_ARGS__)
 
 /* -------------------------------------------------------------------------------------------------- plans */
 
@@ -396,8 +431,9 @@ typedef struct psd_plan {
 PSD_API psd_status psd_plan_ring_shift_at(PSD_AT, psd_ctx *ctx, psd_group group, psd_dtype dtype,
                                           int64_t count, int32_t shift, psd_plan *out);
 /* Runs it once: reads `in`, writes `out` (different memory, each of the plan's dtype and count). Collective.
- * Its messages have the tag PSD_MAX_TAG: no receive of PSD_ANY_TAG may be in flight on the group meanwhile.
- */
+ * Its messages have the tag PSD_MAX_TAG where the backend has tags: no receive of PSD_ANY_TAG may be in flight
+ * on the group meanwhile; where it has none, no send or receive between the same ranks. In device memory it is
+ * queued on the default stream. */
 PSD_API psd_status psd_plan_run_at(PSD_AT, psd_ctx *ctx, psd_plan plan, const psd_tensor *in,
                                    psd_tensor *out);
 PSD_API psd_status psd_plan_destroy_at(PSD_AT, psd_ctx *ctx, psd_plan plan);

@@ -20,6 +20,22 @@ psd_tensor psd_tensor_1d(void *data, int64_t count, psd_dtype dtype, const char 
     return psd_tensor_nd(data, &count, 1, dtype, name);
 }
 
+psd_tensor psd_tensor_slice(const psd_tensor *tensor, int64_t first, int64_t count)
+{
+    psd_tensor slice = {.size = sizeof slice, .ndim = -1};
+    int64_t have = psd_tensor_count(tensor);
+    if (have < 0)
+        return slice;
+    slice = psd_tensor_1d(tensor->data, count, tensor->dtype, tensor->name);
+    slice.device = tensor->device;
+    slice.device_index = tensor->device_index;
+    if (first < 0 || count < 0 || first > have || count > have - first)
+        slice.ndim = -1;
+    else if (tensor->data != NULL)
+        slice.data = (unsigned char *)tensor->data + (size_t)first * psd_dtype_bytes(tensor->dtype);
+    return slice;
+}
+
 int64_t psd_tensor_count(const psd_tensor *tensor)
 {
     int64_t count = 0;

@@ -12,6 +12,9 @@
 /* A wait without a timeout of its own ends this long after the operation should have ended itself. */
 #define GRACE_NS (5 * PSD_NS_PER_S)
 
+/* For a backend to end what has failed. */
+#define ABORT_WAIT_NS (10 * PSD_NS_PER_S)
+
 #define FEW 32 /* works of one wait that need no allocation */
 
 static psd_time_ns wait_deadline(const psd_work_slot *slot, int64_t timeout_ms)
@@ -108,16 +111,105 @@ static psd_status wait_one(PSD_AT, const char *verb, psd_ctx *ctx, psd_work work
     return end_work(file, line, verb, ctx, slot, result, true);
 }
 
-psd_status psd_wait_at(PSD_AT, psd_ctx *ctx, psd_work work, int64_t timeout_ms)
+/* -------------------------------------------------------------------------------------------- on a stream */
+
+/* Until the operation is queued; without a trace if it is already. */
+static psd_status queue_on(psd_ctx *ctx, const psd_work_slot *slot, void *stream, psd_time_ns deadline)
 {
-    psd_op_result result;
-    return wait_one(file, line, "psd_wait", ctx, work, timeout_ms, &result);
+    psd_status status = ctx->ops->stream_wait(slot->request, stream, 0);
+    if (status != PSD_ERR_TIMEOUT)
+        return status;
+    int record = psd_record_wait_begin(&ctx->recorder, &slot->record, 1, false);
+    status = ctx->ops->stream_wait(slot->request, stream, deadline);
+    psd_record_wait_end(&ctx->recorder, record);
+    return status;
 }
 
-psd_status op_wait(const char *verb, PSD_AT, psd_ctx *ctx, psd_work work)
+/* A claimed work that failed before it was queued. The backend may need a moment until nothing uses the buffers. */
+static psd_status end_failed(PSD_AT, const char *verb, psd_ctx *ctx, psd_work_slot *slot, psd_status failed,
+                             bool explain)
 {
     psd_op_result result;
-    return wait_one(file, line, verb, ctx, work, 0, &result);
+    psd_status status = ctx->ops->test(slot->request, &result);
+    if (status == PSD_INPROGRESS) {
+        psd_request *request = slot->request;
+        ctx->ops->wait(ctx->backend, &request, 1, false, psd_now_ns() + ABORT_WAIT_NS);
+        status = ctx->ops->test(slot->request, &result);
+    }
+    if (status != PSD_INPROGRESS)
+        return end_work(file, line, verb, ctx, slot, &result, explain);
+    work_unclaim(slot);
+    if (explain)
+        psd_error_set(file, line, failed, "%s: the device did not take it: %s; the work stays valid", verb,
+                      psd_status_text(failed));
+    return failed;
+}
+
+/* Makes the stream wait for a claimed work, whose handle then ends. */
+static psd_status queue_claimed(PSD_AT, const char *verb, psd_ctx *ctx, psd_work_slot *slot, void *stream,
+                                psd_time_ns deadline, bool explain)
+{
+    psd_time_ns begun = psd_now_ns();
+    psd_status status = queue_on(ctx, slot, stream, deadline);
+    if (status == PSD_OK) {
+        work_detach(ctx, slot);
+        return PSD_OK;
+    }
+    if (status != PSD_ERR_TIMEOUT)
+        return end_failed(file, line, verb, ctx, slot, status, explain);
+    if (explain)
+        explain_timeout(file, line, verb, slot, psd_now_ns() - begun);
+    work_unclaim(slot);
+    return PSD_ERR_TIMEOUT;
+}
+
+/* psd_wait where there are streams. Without a stream of the caller's it is the operation's own. */
+static psd_status queue_one(PSD_AT, const char *verb, psd_ctx *ctx, psd_work work, void *const *stream,
+                            int64_t timeout_ms, int32_t *source)
+{
+    psd_work_slot *slot = NULL;
+    psd_status status = psd_ctx_check(file, line, verb, ctx);
+    if (status == PSD_OK)
+        status = claim(file, line, verb, ctx, work, &slot);
+    if (status != PSD_OK)
+        return status;
+    *source = slot->source;
+    return queue_claimed(file, line, verb, ctx, slot, stream != NULL ? *stream : slot->stream,
+                         wait_deadline(slot, timeout_ms), true);
+}
+
+static bool has_streams(const psd_ctx *ctx)
+{
+    return ctx != NULL && ctx->has_streams;
+}
+
+/* -------------------------------------------------------------------------------------------- public: one */
+
+psd_status op_wait(const char *verb, PSD_AT, psd_ctx *ctx, psd_work work, int64_t timeout_ms)
+{
+    psd_op_result result;
+    int32_t source = -1;
+    if (has_streams(ctx))
+        return queue_one(file, line, verb, ctx, work, NULL, timeout_ms, &source);
+    return wait_one(file, line, verb, ctx, work, timeout_ms, &result);
+}
+
+psd_status psd_wait_at(PSD_AT, psd_ctx *ctx, psd_work work, int64_t timeout_ms)
+{
+    return op_wait("psd_wait", file, line, ctx, work, timeout_ms);
+}
+
+psd_status psd_wait_stream_at(PSD_AT, psd_ctx *ctx, psd_work work, void *stream, int64_t timeout_ms)
+{
+    static const char verb[] = "psd_wait_stream";
+    psd_op_result result;
+    int32_t source = -1;
+    if (has_streams(ctx))
+        return queue_one(file, line, verb, ctx, work, &stream, timeout_ms, &source);
+    if (ctx != NULL && stream != NULL)
+        return psd_error_set(file, line, PSD_ERR_UNSUPPORTED,
+                             "%s: a stream is given; backend %s has no streams", verb, ctx->ops->name);
+    return wait_one(file, line, verb, ctx, work, timeout_ms, &result);
 }
 
 psd_status psd_synchronize_at(PSD_AT, psd_ctx *ctx, psd_work work, int64_t timeout_ms)
@@ -128,11 +220,13 @@ psd_status psd_synchronize_at(PSD_AT, psd_ctx *ctx, psd_work work, int64_t timeo
 
 psd_status psd_wait_recv_at(PSD_AT, psd_ctx *ctx, psd_work work, int64_t timeout_ms, psd_recv_info *info)
 {
-    psd_op_result result;
+    psd_op_result result = {.tag = 0};
     if (info != NULL && info->size != sizeof *info)
         return psd_error_set(file, line, PSD_ERR_INVAL,
                              "psd_wait_recv: info->size is %zu; set it to sizeof(psd_recv_info)", info->size);
-    psd_status status = wait_one(file, line, "psd_wait_recv", ctx, work, timeout_ms, &result);
+    psd_status status =
+        has_streams(ctx) ? queue_one(file, line, "psd_wait_recv", ctx, work, NULL, timeout_ms, &result.source)
+                         : wait_one(file, line, "psd_wait_recv", ctx, work, timeout_ms, &result);
     if (status == PSD_OK && info != NULL) {
         info->source = result.source;
         info->tag = result.tag;
@@ -259,6 +353,16 @@ static psd_status end_of_all(PSD_AT, psd_ctx *ctx, const psd_work *works, many *
     return PSD_ERR_TIMEOUT;
 }
 
+/* psd_waitall where there are streams. */
+static psd_status queue_of_all(PSD_AT, psd_ctx *ctx, const psd_work *works, many *m, int32_t i,
+                               psd_time_ns deadline, bool explain)
+{
+    psd_work_slot *slot = m->slots[i];
+    if (slot == NULL)
+        return end_of_all(file, line, ctx, works, m, i, explain, 0);
+    return queue_claimed(file, line, "psd_waitall", ctx, slot, slot->stream, deadline, explain);
+}
+
 psd_status psd_waitall_at(PSD_AT, psd_ctx *ctx, const psd_work *works, int32_t count, int64_t timeout_ms)
 {
     many m;
@@ -266,10 +370,14 @@ psd_status psd_waitall_at(PSD_AT, psd_ctx *ctx, const psd_work *works, int32_t c
     if (first != PSD_OK)
         return first;
     psd_time_ns begun = psd_now_ns();
-    if (m.claimed > 0)
-        block(ctx, m.slots, m.requests, m.seqs, count, false, latest_deadline(&m, timeout_ms));
+    psd_time_ns deadline = m.claimed > 0 ? latest_deadline(&m, timeout_ms) : 0;
+    if (m.claimed > 0 && !ctx->has_streams)
+        block(ctx, m.slots, m.requests, m.seqs, count, false, deadline);
     for (int32_t i = 0; i < count; i++) {
-        psd_status status = end_of_all(file, line, ctx, works, &m, i, first == PSD_OK, psd_now_ns() - begun);
+        psd_status status =
+            ctx->has_streams
+                ? queue_of_all(file, line, ctx, works, &m, i, deadline, first == PSD_OK)
+                : end_of_all(file, line, ctx, works, &m, i, first == PSD_OK, psd_now_ns() - begun);
         if (first == PSD_OK)
             first = status;
     }

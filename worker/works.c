@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "common/log.h"
 #include "common/tensor.h"
@@ -10,11 +11,24 @@
 #include "worker/work_claim.h"
 
 #define SETTLE_MS 2000 /* at finalize: for operations that are nearly done */
-#define MOST_TOLD 5    /* of those that were never waited for; the others are counted */
+/* An operation on a device that was waited for on its stream ends by its own deadline, or soon after. */
+#define DRAIN_GRACE_NS (5 * PSD_NS_PER_S)
+#define MOST_TOLD      5 /* of those that were never waited for; the others are counted */
 
 psd_status psd_works_init(psd_works *works)
 {
-    return pthread_mutex_init(&works->lock, NULL) == 0 ? PSD_OK : PSD_ERR_NOMEM;
+    pthread_condattr_t attr;
+    if (pthread_condattr_init(&attr) != 0)
+        return PSD_ERR_NOMEM;
+    int failed = pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) != 0 ||
+                 pthread_cond_init(&works->detached_done, &attr) != 0;
+    pthread_condattr_destroy(&attr);
+    if (failed)
+        return PSD_ERR_NOMEM;
+    if (pthread_mutex_init(&works->lock, NULL) == 0)
+        return PSD_OK;
+    pthread_cond_destroy(&works->detached_done);
+    return PSD_ERR_NOMEM;
 }
 
 void psd_works_destroy(psd_works *works)
@@ -22,6 +36,7 @@ void psd_works_destroy(psd_works *works)
     uint32_t chunks = atomic_load(&works->used) / PSD_WORKS_CHUNK;
     for (uint32_t i = 0; i < chunks; i++)
         free(atomic_load(&works->chunks[i]));
+    pthread_cond_destroy(&works->detached_done);
     pthread_mutex_destroy(&works->lock);
 }
 
@@ -113,6 +128,98 @@ void work_end(psd_ctx *ctx, psd_work_slot *slot, const psd_op_result *result)
     psd_work_cancel(&ctx->works, slot);
 }
 
+/* ----------------------------------------------------------------------------------------------- detached */
+
+static void set_phase(psd_work_slot *slot, uint32_t generation, psd_work_phase phase)
+{
+    atomic_store_explicit(&slot->tag, (uint64_t)generation << 32 | phase, memory_order_release);
+}
+
+void work_detach(psd_ctx *ctx, psd_work_slot *slot)
+{
+    psd_works *works = &ctx->works;
+    psd_request *request = slot->request;
+    uint64_t generation = atomic_load_explicit(&slot->tag, memory_order_relaxed) >> 32;
+    pthread_mutex_lock(&works->lock);
+    slot->request = NULL;
+    slot->previous_detached = NULL;
+    slot->next_detached = works->detached;
+    if (works->detached != NULL)
+        works->detached->previous_detached = slot;
+    works->detached = slot;
+    set_phase(slot, (uint32_t)generation + 1, PSD_WORK_DETACHED);
+    pthread_mutex_unlock(&works->lock);
+    ctx->ops->release(request); /* may call work_detached_done */
+}
+
+void work_detached_done(psd_ctx *ctx, uint64_t cookie, const psd_op_result *result)
+{
+    psd_works *works = &ctx->works;
+    psd_work_slot *slot = (psd_work_slot *)(uintptr_t)cookie;
+    psd_record_end(&ctx->recorder, slot->record, result->status,
+                   slot->peer >= 0 ? slot->peer : result->source, result->ordinal);
+    pthread_mutex_lock(&works->lock);
+    psd_group_release(slot->group);
+    slot->group = NULL;
+    if (slot->previous_detached != NULL)
+        slot->previous_detached->next_detached = slot->next_detached;
+    else
+        works->detached = slot->next_detached;
+    if (slot->next_detached != NULL)
+        slot->next_detached->previous_detached = slot->previous_detached;
+    set_phase(slot, (uint32_t)(atomic_load_explicit(&slot->tag, memory_order_relaxed) >> 32), PSD_WORK_FREE);
+    slot->next_free = works->free;
+    works->free = slot;
+    pthread_cond_broadcast(&works->detached_done);
+    pthread_mutex_unlock(&works->lock);
+}
+
+/* How long those that are left may take, by their own deadlines; 0: none is left. Under the lock. */
+static psd_time_ns drain_deadline(const psd_works *works, const psd_group_slot *group)
+{
+    psd_time_ns latest = 0;
+    for (const psd_work_slot *slot = works->detached; slot != NULL; slot = slot->next_detached) {
+        if ((group == NULL || slot->group == group) && slot->deadline > latest)
+            latest = slot->deadline;
+    }
+    return latest > PSD_NEVER - DRAIN_GRACE_NS ? PSD_NEVER : latest > 0 ? latest + DRAIN_GRACE_NS : 0;
+}
+
+psd_status psd_works_drain(psd_works *works, const psd_group_slot *group)
+{
+    psd_status status = PSD_INPROGRESS;
+    pthread_mutex_lock(&works->lock);
+    while (status == PSD_INPROGRESS) {
+        psd_time_ns deadline = drain_deadline(works, group);
+        struct timespec at = {.tv_sec = deadline / PSD_NS_PER_S, .tv_nsec = deadline % PSD_NS_PER_S};
+        if (deadline == 0)
+            status = PSD_OK;
+        else if (deadline == PSD_NEVER)
+            pthread_cond_wait(&works->detached_done, &works->lock);
+        else if (psd_now_ns() >= deadline)
+            status = PSD_ERR_TIMEOUT;
+        else
+            pthread_cond_timedwait(&works->detached_done, &works->lock, &at);
+    }
+    pthread_mutex_unlock(&works->lock);
+    return status;
+}
+
+int32_t psd_works_on_stream(psd_works *works, const void *stream, uint64_t *seqs, int32_t capacity)
+{
+    int32_t count = 0;
+    pthread_mutex_lock(&works->lock);
+    for (const psd_work_slot *slot = works->detached; slot != NULL; slot = slot->next_detached) {
+        if (slot->stream != stream)
+            continue;
+        if (count < capacity)
+            seqs[count] = slot->record;
+        count++;
+    }
+    pthread_mutex_unlock(&works->lock);
+    return count;
+}
+
 /* ------------------------------------------------------------------------------------------------- settle */
 
 static psd_status wait_for(psd_ctx *ctx, psd_work_slot *slot, psd_time_ns deadline, psd_op_result *result)
@@ -158,9 +265,15 @@ void psd_works_settle(psd_ctx *ctx)
     uint32_t found = 0;
     for (uint32_t i = 0; i < used; i++) {
         psd_work_slot *slot = slot_at(&ctx->works, i);
-        if ((atomic_load(&slot->tag) & UINT32_MAX) != PSD_WORK_FREE)
+        uint32_t phase = (uint32_t)atomic_load(&slot->tag);
+        if (phase != PSD_WORK_FREE && phase != PSD_WORK_DETACHED)
             settle(ctx, slot, deadline, ++found <= MOST_TOLD);
     }
     if (found > MOST_TOLD)
         psd_log("ops", PSD_LOG_WARN, "never waited for: %u operations more", found - MOST_TOLD);
+    if (psd_works_drain(&ctx->works, NULL) == PSD_OK)
+        return;
+    psd_log("ops", PSD_LOG_ERROR, "the device did not end its operations by their deadlines");
+    psd_group_abort_all(ctx, PSD_ERR_ABORTED, "a rank left with an operation unfinished");
+    psd_works_drain(&ctx->works, NULL);
 }

@@ -183,7 +183,8 @@ struct psd_backend_ops {
     /* [any] Bytes over links since open. */
     void (*counters)(psd_backend *backend, uint64_t *bytes_sent, uint64_t *bytes_received);
 
-    /* Memory that this backend moves fastest; optional (NULL: psd takes aligned, zeroed heap memory). */
+    /* Memory that this backend moves fastest; optional (NULL: psd takes aligned heap memory). With
+     * PSD_CAP_DEVICE_MEMORY it is the device's, and zeroed. */
     psd_status (*mem_alloc)(psd_backend *backend, size_t bytes, void **out);
     void (*mem_free)(psd_backend *backend, void *data, size_t bytes);
 
