@@ -1,12 +1,14 @@
 /* A ring and a bell between two threads under ThreadSanitizer: the writer and the reader sleep and wake each
- * other. Also checks the bytes. */
+ * other. Then a lane, whose two sides spin. Also checks the bytes. */
 #include <pthread.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "worker/backend/host/bell.h"
+#include "worker/backend/host/lane.h"
 #include "worker/backend/host/ring.h"
 
 #define RING_BYTES  4096
@@ -94,9 +96,68 @@ static void *reader(void *arg)
     return NULL;
 }
 
-int main(void)
+/* ---------------------------------------------------------------------------------------------------- lane */
+
+#define LANE_MESSAGES 30000u
+
+static lane_shared lane_index;
+static _Alignas(64) unsigned char lane_memory[2048];
+
+static uint32_t lane_size(uint32_t i)
+{
+    return i * 7919 % 500;
+}
+
+static void *lane_out(void *arg)
+{
+    (void)arg;
+    lane_writer w;
+    unsigned char data[512];
+    lane_writer_init(&w, &lane_index, lane_memory, sizeof lane_memory);
+    for (uint32_t i = 0; i < LANE_MESSAGES && !w.corrupt; i++) {
+        lane_message m = {.bytes = lane_size(i), .count = i};
+        memset(data, (int)(i & 255), m.bytes);
+        while (!lane_write(&w, &m, data) && !w.corrupt)
+            sched_yield();
+    }
+    return NULL;
+}
+
+static void *lane_in(void *arg)
+{
+    size_t *wrong = arg;
+    lane_reader r;
+    lane_reader_init(&r, &lane_index, lane_memory, sizeof lane_memory);
+    for (uint32_t i = 0; i < LANE_MESSAGES && !r.corrupt;) {
+        lane_message m;
+        const unsigned char *payload = lane_peek(&r, &m);
+        if (payload == NULL) {
+            sched_yield();
+            continue;
+        }
+        *wrong += m.count != i || m.bytes != lane_size(i);
+        for (uint32_t k = 0; k < m.bytes; k++)
+            *wrong += payload[k] != (i & 255);
+        lane_take(&r);
+        i++;
+    }
+    *wrong += r.corrupt;
+    return NULL;
+}
+
+static int run_both(void *(*write)(void *), void *(*read)(void *), size_t *wrong)
 {
     pthread_t threads[2];
+    if (pthread_create(&threads[0], NULL, write, NULL) != 0 ||
+        pthread_create(&threads[1], NULL, read, wrong) != 0)
+        return 1;
+    pthread_join(threads[0], NULL);
+    pthread_join(threads[1], NULL);
+    return 0;
+}
+
+int main(void)
+{
     size_t wrong = 0;
     char why[512];
     if (bell_open(&bells[0], true, why, sizeof why) != PSD_OK ||
@@ -104,17 +165,14 @@ int main(void)
         fprintf(stderr, "tsan_ring: %s\n", why);
         return 1;
     }
-    if (pthread_create(&threads[0], NULL, writer, NULL) != 0)
+    if (run_both(writer, reader, &wrong) != 0 || run_both(lane_out, lane_in, &wrong) != 0)
         return 1;
-    if (pthread_create(&threads[1], NULL, reader, &wrong) != 0)
-        return 1;
-    pthread_join(threads[0], NULL);
-    pthread_join(threads[1], NULL);
     bell_close(&bells[0]);
     bell_close(&bells[1]);
     bool failed = wrong > 0 || lost > 0;
     if (failed)
-        printf("tsan_ring: %zu bytes, %zu wrong, %d lost wake-ups\n", TOTAL_BYTES, wrong, lost);
+        printf("tsan_ring: %zu bytes and %u messages, %zu wrong, %d lost wake-ups\n", TOTAL_BYTES,
+               LANE_MESSAGES, wrong, lost);
     printf("%d passed, %d failed\n", !failed, failed);
     return failed;
 }

@@ -172,6 +172,21 @@ static size_t random_frame(char *out)
     return sizeof(f) + f.payload;
 }
 
+/* A random header as a small message, if there is room. */
+static psd_status say_small(pair *p)
+{
+    char stream[8192];
+    frame f;
+    (void)random_frame(stream);
+    memcpy(&f, stream, sizeof(f));
+    lane_message m = frame_to_small(&f);
+    m.bytes = below(4) == 0 ? f.payload : (uint32_t)f.bytes % 1000;
+    m.kind = below(20) == 0 ? (uint8_t)below(256) : f.kind;
+    if (host_link_get_state(p->link) == HOST_LINK_READY)
+        (void)host_link_write_small(p->link, &m, stream + sizeof(f));
+    return say(p, NULL, 0) < 0 ? PSD_ERR_LINK : host->group_poll(p->honest.group, p->why, sizeof(p->why));
+}
+
 static void pong(pair *p)
 {
     char both[2 * sizeof(frame) + 16] = {0};
@@ -214,7 +229,7 @@ static void run_sequence(uint64_t seed)
     start_honest(&p.honest, memory, requests);
     psd_status status = PSD_OK;
     for (int i = 0; i < 30 && status >= 0; i++)
-        status = say(&p, stream, random_frame(stream));
+        status = below(3) == 0 ? say_small(&p) : say(&p, stream, random_frame(stream));
     host->group_abort(p.honest.group, PSD_ERR_ABORTED, "end of the sequence");
     /* The liar has gone: it answers no abort. */
     host_link_break(p.link, "end of the sequence");

@@ -47,6 +47,52 @@ PSD_TEST(link, nothing_is_left_open)
     cr_assert_eq(link_count_fds(), before);
 }
 
+/* The bytes 0 to 255 again and again, by the stream and as small messages in turns of random lengths. */
+PSD_TEST(link, small_messages_and_the_stream_are_one_order)
+{
+    link_pair p;
+    unsigned char sent = 0, wanted = 0;
+    uint32_t random = 1;
+    cr_assert(link_pair_open(&p, "shm"));
+    cr_assert_eq(host_link_small_max(p.link[0]), 2048);
+    for (int round = 0; round < 2000; round++) {
+        for (int k = 0; k < 5; k++) {
+            unsigned char data[100];
+            random = random * 1664525u + 1013904223u;
+            uint32_t bytes = 1 + (random >> 16) % 60;
+            lane_message m = {.bytes = bytes};
+            for (uint32_t i = 0; i < bytes; i++)
+                data[i] = (unsigned char)(sent + i);
+            struct iovec iov = {data, bytes};
+            bool done = (random >> 8) % 2 == 0 ? host_link_write_small(p.link[0], &m, data)
+                                               : host_link_write(p.link[0], &iov, 1) == bytes;
+            sent = (unsigned char)(done ? sent + bytes : sent);
+        }
+        for (;;) {
+            unsigned char data[100];
+            lane_message m;
+            bool has_stream = host_link_readable_stream(p.link[1]);
+            const unsigned char *small = host_link_peek_small(p.link[1], &m);
+            size_t bytes = small != NULL ? m.bytes : has_stream ? host_link_read(p.link[1], data, 1) : 0;
+            if (bytes == 0)
+                break;
+            for (size_t i = 0; i < bytes; i++)
+                cr_assert_eq((small != NULL ? small : data)[i], wanted++, "round %d", round);
+            if (small != NULL)
+                host_link_take_small(p.link[1]);
+        }
+        cr_assert_eq(host_link_get_state(p.link[1]), HOST_LINK_READY, "%s", host_link_text(p.link[1]));
+    }
+    cr_assert_eq(sent, wanted);
+    link_pair_close(&p);
+    cr_assert(link_pair_open(&p, "tcp"));
+    lane_message m = {0};
+    cr_assert_eq(host_link_small_max(p.link[0]), 0);
+    cr_assert_not(host_link_write_small(p.link[0], &m, NULL));
+    cr_assert_null(host_link_peek_small(p.link[0], &m));
+    link_pair_close(&p);
+}
+
 PSD_TEST(link, a_peer_opens_it_before_we_ask)
 {
     link_pair p = {0};
@@ -361,7 +407,7 @@ PSD_TEST(link, no_room_for_shared_memory_means_tcp_or_an_error)
     cr_assert_eq(host_link_get(p.net[1], address, &p.link[1], why, sizeof why), PSD_OK);
     cr_assert(link_pair_up(&p), "%s", host_link_text(p.link[0]));
     cr_assert_not(host_link_is_shm(p.link[0]));
-    cr_assert_not_null(strstr(host_link_text(p.link[0]), "need 132 KiB, have 8 KiB"), "%s",
+    cr_assert_not_null(strstr(host_link_text(p.link[0]), "need 148 KiB, have 8 KiB"), "%s",
                        host_link_text(p.link[0]));
     psd_time_ns deadline = psd_deadline_ns(psd_now_ns(), 4000);
     while (host_link_get_state(link) == HOST_LINK_CONNECTING && psd_now_ns() < deadline) {
@@ -369,7 +415,7 @@ PSD_TEST(link, no_room_for_shared_memory_means_tcp_or_an_error)
         (void)host_net_poll(p.net[1]);
     }
     cr_assert_eq(host_link_get_state(link), HOST_LINK_BROKEN);
-    cr_assert_not_null(strstr(host_link_text(link), "need 132 KiB, have 8 KiB"), "%s", host_link_text(link));
+    cr_assert_not_null(strstr(host_link_text(link), "need 148 KiB, have 8 KiB"), "%s", host_link_text(link));
     host_net_close(only_shm);
     link_pair_close(&p);
 }

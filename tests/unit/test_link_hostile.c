@@ -19,11 +19,12 @@
 #include "worker/backend/host/address.h"
 #include "worker/backend/host/handshake.h"
 #include "worker/backend/host/ring.h"
+#include "worker/backend/host/segment.h"
 
 #define NET_ID  1000
 #define PEER_ID 7
 #define RING    ((uint64_t)65536)
-#define SEGMENT (4096 + 2 * RING)
+#define SEGMENT (SEGMENT_INDEX_BYTES + 2 * RING + 2 * lane_bytes(RING))
 
 static host_address address_of(const host_net *net)
 {
@@ -426,6 +427,37 @@ PSD_TEST(link_hostile, impossible_indices_break_the_link)
         cr_assert_eq(host_link_get_state(link), HOST_LINK_BROKEN);
         cr_assert_eq(host_link_status(link), PSD_ERR_LINK);
         cr_assert_not_null(strstr(host_link_text(link), "impossible index"), "%s", host_link_text(link));
+        peer_end(&p);
+    }
+}
+
+PSD_TEST(link_hostile, nonsense_in_the_lane_breaks_the_link)
+{
+    for (int how = 0; how < 4; how++) {
+        peer p;
+        lane_message m = {0};
+        host_link *link = peer_up(&p);
+        lane_shared *out = (lane_shared *)(void *)(p.memory + 2 * sizeof(ring_shared)) + 1;
+        lane_line *in = (lane_line *)(void *)(p.memory + SEGMENT_INDEX_BYTES + 2 * RING);
+        if (how == 0)
+            in->bytes = UINT32_MAX;
+        else if (how == 1)
+            in->ring_at = 64; /* nothing is in the ring, and nothing that is coming was before it */
+        in->number = how == 2 ? 7 : 1;
+        if (how == 3) {
+            in->number = 0;
+            while (host_link_write_small(link, &m, NULL))
+                continue;
+            out->head = UINT64_MAX / 2;
+            cr_assert_not(host_link_write_small(link, &m, NULL));
+        } else {
+            cr_assert(host_link_readable(link));
+            cr_assert_null(host_link_peek_small(link, &m));
+        }
+        cr_assert_eq(host_link_get_state(link), HOST_LINK_BROKEN);
+        cr_assert_eq(host_link_status(link), PSD_ERR_LINK);
+        cr_assert_not_null(strstr(host_link_text(link), "nonsense into its lane"), "%s",
+                           host_link_text(link));
         peer_end(&p);
     }
 }

@@ -41,14 +41,14 @@ PSD_TEST(mesh, memory_that_is_not_there_is_named)
     uint64_t need = mesh_bytes(200, (uint64_t)256 << 10);
     cr_assert_eq(mesh_bytes(0, 4096), 0);
     cr_assert_eq(mesh_bytes(1, 4096), 0);
-    cr_assert_eq(mesh_bytes(2, 4096), 4096 + 2 * 4096);
-    cr_assert_eq(need, (uint64_t)19900 * (4096 + (512 << 10)));
+    cr_assert_eq(mesh_bytes(2, 4096), 4096 + 2 * 4096 + 2 * lane_bytes(4096));
+    cr_assert_eq(need, (uint64_t)19900 * (4096 + (512 << 10) + 2 * lane_bytes(256 << 10)));
     cr_assert_eq(mesh_check_memory(200, (uint64_t)256 << 10, -1, why, sizeof why), PSD_OK);
     cr_assert_eq(mesh_check_memory(200, (uint64_t)256 << 10, (int64_t)need, why, sizeof why), PSD_OK);
     cr_assert_eq(mesh_check_memory(200, (uint64_t)256 << 10, (int64_t)1 << 30, why, sizeof why),
                  PSD_ERR_NOMEM);
     cr_assert(strstr(why, "200 ranks on this host have 19900 links"), "%s", why);
-    cr_assert(strstr(why, "need 9.") && strstr(why, "have 1 GiB") && strstr(why, "PSD_HOST_RING"), "%s", why);
+    cr_assert(strstr(why, "need 11 GiB") && strstr(why, "have 1 GiB") && strstr(why, "PSD_HOST_RING"), "%s", why);
 }
 
 PSD_TEST(mesh, descriptors_that_are_not_there_are_named)

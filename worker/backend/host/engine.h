@@ -368,6 +368,8 @@ void peer_break(peer *p, psd_status status, const char *text);
 /* Sends a frame whose payload is borrowed until transfer_sent(owner). True: it is out, and the owner is not
  * told. On no memory the peer breaks. */
 bool peer_send(peer *p, const frame *f, const void *payload, xfer *owner);
+/* The same if it can go as a small message (link.h) at once, else false, and nothing happens. */
+bool peer_send_small(peer *p, const frame *f, const void *payload);
 /* Sends a control frame, its payload copied. */
 void peer_send_control(peer *p, const frame *f, const void *payload);
 /* A frame header of this group (NULL: of none) from this rank. */

@@ -8,6 +8,7 @@
 #define PSD_HOST_FRAME_H
 
 #include "common/msg.h"
+#include "worker/backend/host/lane.h"
 
 #define FRAME_MAGIC     0x5053u
 #define FRAME_MAX_EAGER (1u << 20)   /* bytes of an EAGER payload */
@@ -56,6 +57,40 @@ typedef struct frame {
 } frame;
 
 _Static_assert(sizeof(frame) == 64, "the header is 64 bytes without holes");
+
+/* An EAGER frame as a small message of a link (lane.h), and back: its other fields are 0. */
+static inline lane_message frame_to_small(const frame *f)
+{
+    lane_message m = {.kind = f->kind,
+                      .dtype = f->dtype,
+                      .redop = f->redop,
+                      .channel = f->channel,
+                      .bytes = f->payload,
+                      .group = f->group,
+                      .source = f->source,
+                      .tag = f->tag,
+                      .count = (uint32_t)f->count,
+                      .ordinal = f->ordinal};
+    return m;
+}
+
+static inline frame frame_from_small(const lane_message *m)
+{
+    frame f = {.magic = FRAME_MAGIC,
+               .type = FRAME_EAGER,
+               .channel = m->channel,
+               .kind = m->kind,
+               .dtype = m->dtype,
+               .redop = m->redop,
+               .group = m->group,
+               .source = m->source,
+               .ordinal = m->ordinal,
+               .count = (int64_t)m->count,
+               .bytes = m->bytes,
+               .payload = m->bytes,
+               .tag = m->tag};
+    return f;
+}
 
 /* Is this header legal by itself? If not, `why` gets a text. */
 bool frame_check(const frame *f, char *why, size_t why_bytes);

@@ -20,7 +20,7 @@
 #include "common/psd_types.h"
 
 #define HANDSHAKE_BYTES   128
-#define HANDSHAKE_VERSION 1
+#define HANDSHAKE_VERSION 2
 #define HANDSHAKE_TEXT    40
 #define HANDSHAKE_FDS     3
 

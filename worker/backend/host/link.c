@@ -192,7 +192,9 @@ static void settle(host_link *link)
     if (link->is_shm) {
         if (link->shm.rx.corrupt || link->shm.tx.corrupt)
             break_shm(link, PSD_ERR_LINK, "the peer wrote an impossible index into its ring");
-        else if (link->shm.ended && !ring_readable(&link->shm.rx))
+        else if (link->shm.lane_rx.corrupt || link->shm.lane_tx.corrupt)
+            break_shm(link, PSD_ERR_LINK, "the peer wrote nonsense into its lane of small messages");
+        else if (link->shm.ended && !ring_readable(&link->shm.rx) && !lane_readable(&link->shm.lane_rx))
             break_shm(link, PSD_ERR_PEER_FAILED,
                       "the peer's process has ended, or it has closed the context");
     } else if (tcp_stream_drained(&link->tcp)) {
@@ -380,12 +382,63 @@ void host_link_take(host_link *link, size_t bytes)
         settle(link);
 }
 
-bool host_link_readable(const host_link *link)
+size_t host_link_small_max(const host_link *link)
+{
+    return link->state == HOST_LINK_READY && link->is_shm ? link->shm.lane_tx.most : 0;
+}
+
+bool host_link_write_small(host_link *link, lane_message *message, const void *payload)
+{
+    if (link->state != HOST_LINK_READY || !link->is_shm || link->shm.ended)
+        return false;
+    message->ring_at = (uint32_t)link->shm.tx.tail;
+    bool done = lane_write(&link->shm.lane_tx, message, payload);
+    link->shm.moved |= done;
+    if (link->shm.lane_tx.corrupt)
+        settle(link);
+    return done;
+}
+
+const void *host_link_peek_small(host_link *link, lane_message *out)
+{
+    shm_stream *shm = &link->shm;
+    if (link->state != HOST_LINK_READY || !link->is_shm || !lane_readable(&shm->lane_rx))
+        return NULL;
+    const void *payload = lane_peek(&shm->lane_rx, out);
+    if (payload != NULL && out->ring_at != (uint32_t)shm->rx.head) {
+        /* What was in the ring before it is visible too: an empty ring that is not there yet never will be. */
+        shm->lane_rx.corrupt = !ring_readable(&shm->rx);
+        payload = NULL;
+    }
+    if (shm->lane_rx.corrupt || shm->ended)
+        settle(link);
+    return payload;
+}
+
+void host_link_take_small(host_link *link)
+{
+    if (link->state != HOST_LINK_READY || !link->is_shm)
+        return;
+    lane_take(&link->shm.lane_rx);
+    if (link->shm.ended)
+        settle(link);
+}
+
+bool host_link_readable_stream(const host_link *link)
 {
     if (link->state != HOST_LINK_READY)
         return false;
     if (link->is_shm)
         return ring_readable(&link->shm.rx);
+    return link->tcp.readable || link->tcp.start != link->tcp.end;
+}
+
+bool host_link_readable(const host_link *link)
+{
+    if (link->state != HOST_LINK_READY)
+        return false;
+    if (link->is_shm)
+        return lane_readable(&link->shm.lane_rx) || ring_readable(&link->shm.rx);
     return link->tcp.readable || link->tcp.start != link->tcp.end;
 }
 

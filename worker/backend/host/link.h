@@ -24,6 +24,7 @@
 #include "common/clock.h"
 #include "common/msg.h"
 #include "worker/backend/backend.h"
+#include "worker/backend/host/lane.h"
 
 typedef struct host_net host_net;
 typedef struct host_link host_link;
@@ -95,7 +96,18 @@ size_t host_link_read(host_link *link, void *data, size_t bytes);
  * peer may write to it meanwhile. take() goes past at most so much. */
 const void *host_link_peek(host_link *link, size_t *bytes);
 void host_link_take(host_link *link, size_t bytes);
-/* Could read() give something now? For shm: one load. For TCP: what the last host_net_poll saw. */
+/* Small messages beside the stream of a shared-memory link, each in one piece, in one order with it: what was written
+ * to the stream before comes before, what was written after comes after. They may begin where a frame of the stream
+ * ends. The reader asks first host_link_readable_stream(), then peek_small(), and reads the stream only if that had
+ * nothing: so it sees both in order. */
+size_t host_link_small_max(const host_link *link); /* bytes of payload; 0: there are none on this link */
+/* False: it does not fit, goes through the stream instead. Fills in message->ring_at. */
+bool host_link_write_small(host_link *link, lane_message *message, const void *payload);
+/* The payload of the next one, if it is its turn: else NULL. The peer may write to it meanwhile. Stays until taken. */
+const void *host_link_peek_small(host_link *link, lane_message *out);
+void host_link_take_small(host_link *link);
+bool host_link_readable_stream(const host_link *link);
+/* Could read() or peek_small() give something now? For shm: two loads. For TCP: what the last host_net_poll saw. */
 bool host_link_readable(const host_link *link);
 /* Could write() take something now? To be asked, or write() tried again, between arm and sleep by who waits
  * for room. */

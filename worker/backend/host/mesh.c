@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "common/conf.h"
+#include "worker/backend/host/lane.h"
 #include "worker/backend/host/link.h"
 #include "worker/backend/host/segment.h"
 
@@ -35,7 +36,7 @@ uint32_t mesh_places(uint32_t peers)
 uint64_t mesh_bytes(uint32_t ranks, uint64_t ring_bytes)
 {
     uint64_t links = ranks < 2 ? 0 : (uint64_t)ranks * (ranks - 1) / 2;
-    return links * (2 * ring_bytes + SEGMENT_INDEX_BYTES);
+    return links * (2 * (ring_bytes + lane_bytes(ring_bytes)) + SEGMENT_INDEX_BYTES);
 }
 
 psd_status mesh_check_memory(uint32_t ranks, uint64_t ring_bytes, int64_t have, char *why, size_t why_bytes)

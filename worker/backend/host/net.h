@@ -12,6 +12,7 @@
 #include "worker/backend/host/address.h"
 #include "worker/backend/host/bell.h"
 #include "worker/backend/host/handshake.h"
+#include "worker/backend/host/lane.h"
 #include "worker/backend/host/link.h"
 #include "worker/backend/host/mesh.h"
 #include "worker/backend/host/peer_memory.h"
@@ -51,6 +52,8 @@ typedef struct shm_stream {
     uint64_t segment_bytes;
     ring_writer tx;
     ring_reader rx;
+    lane_writer lane_tx;
+    lane_reader lane_rx;
     peer_bell bell;
     bool moved; /* bytes since the last flush: written, or read */
     bool took;

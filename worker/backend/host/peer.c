@@ -139,11 +139,27 @@ static void own_payload(peer *p, tx *t)
     t->payload = copy;
 }
 
+bool peer_send_small(peer *p, const frame *f, const void *payload)
+{
+    bool fits = f->type == FRAME_EAGER && f->payload <= host_link_small_max(p->link) &&
+                f->count <= (int64_t)UINT32_MAX && list_empty(&p->out) && !p->is_broken;
+    if (!fits)
+        return false;
+    lane_message m = frame_to_small(f);
+    if (!host_link_write_small(p->link, &m, payload))
+        return false;
+    p->needs_flush = true;
+    engine_count(&p->engine->bytes_sent, f->payload);
+    return true;
+}
+
 bool peer_send(peer *p, const frame *f, const void *payload, xfer *owner)
 {
     uint32_t sent = 0;
     if (p->is_broken)
         return false;
+    if (peer_send_small(p, f, payload))
+        return true;
     if (list_empty(&p->out) && host_link_get_state(p->link) == HOST_LINK_READY) {
         sent = write_some(p, f, payload, 0);
         if (sent == sizeof(*f) + f->payload)
@@ -381,13 +397,46 @@ static size_t read_some(peer *p, size_t most)
     return n;
 }
 
+/* A small message as the frame that it stands for. What its header leads to may break the link, and then its payload
+ * is gone. */
+static size_t read_small(peer *p)
+{
+    rx *in = &p->in;
+    lane_message m;
+    const void *payload = host_link_peek_small(p->link, &m);
+    if (payload == NULL)
+        return 0;
+    in->header = frame_from_small(&m);
+    in->have = sizeof(frame);
+    on_header(p);
+    if (p->is_broken || host_link_get_state(p->link) != HOST_LINK_READY)
+        return sizeof(frame);
+    if (in->combines && m.bytes > 0)
+        combine(p, payload, m.bytes);
+    else if (in->to != NULL && m.bytes > 0)
+        memcpy(in->to, payload, m.bytes);
+    in->remains = 0;
+    host_link_take_small(p->link);
+    return sizeof(frame) + m.bytes;
+}
+
+/* The next bytes in order, see host_link_peek_small(): between two frames of the stream a small message may come. */
+static size_t read_next(peer *p, size_t most)
+{
+    if (p->in.have > 0)
+        return read_some(p, most);
+    bool has_stream = host_link_readable_stream(p->link);
+    size_t n = read_small(p);
+    return n > 0 || !has_stream ? n : read_some(p, most);
+}
+
 static bool read_in(peer *p)
 {
     rx *in = &p->in;
     size_t budget = ENGINE_READ_SLICE;
     bool did = false;
     while (budget > 0 && !p->is_broken) {
-        size_t n = read_some(p, budget);
+        size_t n = read_next(p, budget);
         if (n == 0)
             break;
         did = true;

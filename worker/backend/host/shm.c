@@ -1,4 +1,5 @@
-/* The memory of a shared-memory link: one page of indices, then the connector's ring, then the acceptor's. */
+/* The memory of a shared-memory link: one page of indices, then the connector's ring, the acceptor's, and their lanes
+ * likewise. */
 #include "worker/backend/host/net.h"
 
 #include <stdio.h>
@@ -7,9 +8,13 @@
 
 #include "worker/backend/host/segment.h"
 
+#define LANES_INDEX_AT (2 * sizeof(ring_shared)) /* in the page of indices */
+
+_Static_assert(LANES_INDEX_AT + 2 * sizeof(lane_shared) <= SEGMENT_INDEX_BYTES, "the indices fit their page");
+
 static uint64_t total_bytes(uint64_t ring_bytes)
 {
-    return SEGMENT_INDEX_BYTES + 2 * ring_bytes;
+    return SEGMENT_INDEX_BYTES + 2 * ring_bytes + 2 * (uint64_t)lane_bytes(ring_bytes);
 }
 
 static void lay_out(shm_stream *shm, uint64_t ring_bytes, bool connector)
@@ -20,6 +25,11 @@ static void lay_out(shm_stream *shm, uint64_t ring_bytes, bool connector)
     uint32_t in = 1 - out;
     ring_writer_init(&shm->tx, &shared[out], base + SEGMENT_INDEX_BYTES + out * ring_bytes, ring_bytes);
     ring_reader_init(&shm->rx, &shared[in], base + SEGMENT_INDEX_BYTES + in * ring_bytes, ring_bytes);
+    lane_shared *indices = (lane_shared *)(void *)(base + LANES_INDEX_AT);
+    unsigned char *lanes = base + SEGMENT_INDEX_BYTES + 2 * ring_bytes;
+    size_t bytes = lane_bytes(ring_bytes);
+    lane_writer_init(&shm->lane_tx, &indices[out], lanes + out * bytes, bytes);
+    lane_reader_init(&shm->lane_rx, &indices[in], lanes + in * bytes, bytes);
 }
 
 psd_status shm_offer(shm_stream *shm, segment_room *room, uint64_t ring_bytes, int *segment_fd, char *why,
