@@ -1,16 +1,63 @@
 #!/bin/bash
-# All benchmarks, one after the other; each prints its own table with the machine's limits beside.
+# The benchmarks: tables in Markdown with the machine's own limits beside. They measure; they never fail for being slow,
+# only for wrong results or for what does not run.
 #   tests/bench/run.sh BUILD
-set -eu
+#
+# BENCH_PARTS  which, of: small large (2 ranks, operations up to 64 KiB, and larger), four (4 ranks), link, recorder,
+#              heartbeats, ddp. Default: all
+# BENCH=short  all parts, less of each: under 90 seconds
+# BENCH_SYSTEMS, BENCH_ROUNDS, BENCH_OPS   for compare's --systems, --rounds, --ops
+set -u
 build=$1
-for b in "$build"/tests/bench/bench_*; do
-    [ -x "$b" ] && [ -f "tests/bench/$(basename "$b").c" ] || continue
-    echo "== $(basename "$b")"
-    "$b"
-done
-for n in 2 4; do
-    for op in all_reduce broadcast reduce_scatter all_gather all_to_all send barrier; do
-        echo "== psctl bench $op -n $n"
-        "$build/bin/psctl" bench "$op" -b 4 -e 64M -f 16 -n "$n"
-    done
-done
+here=$build/tests/bench
+parts=${BENCH_PARTS:-small large four link recorder heartbeats ddp}
+short='' four_sizes=4,4K,64K,256K,4M,64M recorder_rounds=31
+[ "${BENCH:-}" = short ] && short=short four_sizes=4,256K,4M recorder_rounds=15
+rounds=${BENCH_ROUNDS:-7}
+systems=${BENCH_SYSTEMS:-psd,openmpi,openmpi-tuned,openmpi-ring,gloo}
+bad=0
+
+want() { case " $parts " in *" $1 "*) true ;; *) false ;; esac; }
+version() { dpkg-query -W -f '${Version}' "$1" 2>/dev/null || echo 'not a package here'; }
+title() { printf '\n## %s\n' "$1"; }
+
+machine() {
+    printf '%s, %s, %s cores, Linux %s; psd %s' "$(date -u +%F)" \
+        "$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -1)" "$(nproc)" "$(uname -r)" \
+        "$(git rev-parse --short HEAD 2>/dev/null || echo '')"
+    command -v mpirun >/dev/null && printf '; %s' "$(mpirun --version 2>/dev/null | head -1)"
+    printf '; Gloo %s\n' "$(version libgloo0)"
+}
+
+# compare TITLE OPTIONS...
+compare() {
+    title "$1"
+    shift
+    [ -n "$short" ] && set -- "$@" --own-only --summary --turn 2
+    [ -n "${BENCH_OPS:-}" ] && set -- "$@" --ops "$BENCH_OPS"
+    "$here/compare" --rounds "$rounds" "$@" || bad=1
+}
+
+two_ranks() {
+    local sizes=
+    want small && sizes=4,4K,64K
+    want large && sizes=${sizes:+$sizes,}256K,4M,64M
+    compare "Operations, 2 ranks" --systems "$systems" --sizes "$sizes"
+}
+
+recorder() {
+    title "The recorder of operations"
+    "$here/bench_recorder" || bad=1
+    "$here/compare" --systems psd,psd-record-off --ops all_reduce --sizes 4,4K,1M --own-only --difference --turn 10 \
+        --rounds "$recorder_rounds" || bad=1
+}
+
+printf '# Benchmarks\n\n'
+machine
+{ want small || want large; } && two_ranks
+want four && compare "Operations, 4 ranks on $(nproc) cores" -n 4 --systems "$systems" --sizes "$four_sizes"
+want link && { title "Links of the host backend" && "$here/bench_link" || bad=1; }
+want recorder && recorder
+want heartbeats && { title "The coordinator: 100,000 heartbeats" && "$here/bench_heartbeats" "$build/bin/psd" || bad=1; }
+want ddp && { tests/bench/ddp.sh "$build" $short || bad=1; }
+exit $bad
