@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "worker/backend/elements.h"
+
 /* Elements summed at a time: the sums stay in the first-level cache. */
 #define BLOCK 1024
 
@@ -43,25 +45,25 @@ bool optim_has_state(const optim *o)
 INLINE void add(float *restrict sum, const float *restrict g, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        sum[i] += g[i];
+        sum[i] = element_add(sum[i], g[i]);
 }
 
 INLINE void divide(float *sum, float by, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        sum[i] /= by;
+        sum[i] = element_mean(sum[i], by);
 }
 
 INLINE void sgd(float *restrict param, const float *restrict g, float lr, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        param[i] -= lr * g[i];
+        param[i] = element_step(param[i], g[i], lr);
 }
 
 INLINE void decay_and_add(float *restrict velocity, const float *restrict g, float momentum, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        velocity[i] = momentum * velocity[i] + g[i];
+        velocity[i] = element_velocity(velocity[i], g[i], momentum);
 }
 
 INLINE void apply(const optim *o, float *param, float *velocity, const float *const *grads, int n, size_t at,

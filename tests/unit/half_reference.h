@@ -1,4 +1,4 @@
-/* f16 and bf16 by arithmetic on doubles: written apart from worker/backend/host/half.h, to check it. */
+/* f16 and bf16 by arithmetic on doubles: written apart from worker/backend/half.h, to check it. */
 #ifndef PSD_TEST_HALF_REFERENCE_H
 #define PSD_TEST_HALF_REFERENCE_H
 

@@ -4,7 +4,7 @@
 
 #include "tests/lib/psd_test.h"
 #include "tests/unit/half_reference.h"
-#include "worker/backend/host/half.h"
+#include "worker/backend/half.h"
 #include "worker/backend/host/reduce.h"
 #include "worker/backend/host/reduce_kernels.h"
 

@@ -5,7 +5,7 @@
 
 #include <immintrin.h>
 
-#include "worker/backend/host/half.h"
+#include "worker/backend/half.h"
 #include "worker/backend/host/reduce_kernels.h"
 
 #ifdef __clang__

@@ -1,27 +1,35 @@
 /* f16 (IEEE 754 binary16) and bf16 to f32 and back: exact one way, rounded to nearest even the other. NaNs
  * stay NaNs: they are made quiet and keep the upper bits of their payload, as the F16C instructions do, so
- * that every build gives the same bits. Without branches, so that compilers vectorise loops over them. */
-#ifndef PSD_HOST_HALF_H
-#define PSD_HOST_HALF_H
+ * that every build gives the same bits. Without branches, so that compilers vectorise loops over them. One text
+ * for the processor and, by nvcc, for the device. */
+#ifndef PSD_HALF_H
+#define PSD_HALF_H
 
 #include <stdint.h>
 #include <string.h>
 
-static inline uint32_t half_bits_of(float value)
+/* A function of single elements that both compile. */
+#ifdef __CUDACC__
+#define PSD_ELEMENT static __host__ __device__ __forceinline__
+#else
+#define PSD_ELEMENT static inline
+#endif
+
+PSD_ELEMENT uint32_t half_bits_of(float value)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
 
-static inline float half_float_of(uint32_t bits)
+PSD_ELEMENT float half_float_of(uint32_t bits)
 {
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
-static inline float f16_to_f32(uint16_t half)
+PSD_ELEMENT float f16_to_f32(uint16_t half)
 {
     uint32_t sign = (uint32_t)(half & 0x8000u) << 16;
     uint32_t magnitude = half & 0x7fffu;
@@ -33,7 +41,7 @@ static inline float f16_to_f32(uint16_t half)
     return half_float_of(sign | bits);
 }
 
-static inline uint16_t f32_to_f16(float value)
+PSD_ELEMENT uint16_t f32_to_f16(float value)
 {
     uint32_t bits = half_bits_of(value);
     uint32_t sign = bits >> 16 & 0x8000u;
@@ -51,13 +59,13 @@ static inline uint16_t f32_to_f16(float value)
     return (uint16_t)(sign | half);
 }
 
-static inline float bf16_to_f32(uint16_t brain)
+PSD_ELEMENT float bf16_to_f32(uint16_t brain)
 {
     uint32_t quiet = (brain & 0x7fffu) > 0x7f80u ? 0x00400000u : 0u;
     return half_float_of((uint32_t)brain << 16 | quiet);
 }
 
-static inline uint16_t f32_to_bf16(float value)
+PSD_ELEMENT uint16_t f32_to_bf16(float value)
 {
     uint32_t bits = half_bits_of(value);
     uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;

@@ -1,0 +1,35 @@
+# The kernels of the device, where nvcc is: psd_kernels.so. And, where the CUDA headers are, the same table for the
+# device simulator of the tests: psd_kernels_sim.so.
+
+CUDA_HOME ?= /usr/local/cuda
+CUDA_LIB  := $(firstword $(wildcard $(CUDA_HOME)/lib64/libcudart.so $(CUDA_HOME)/lib/libcudart.so))
+NVCC      ?= $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc))
+NVCC_ARCH := -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90]
+
+ifneq ($(and $(NVCC),$(CUDA_LIB)),)
+KERNELS_SO := $(BUILD)/lib/psd/psd_kernels.so
+all: $(KERNELS_SO)
+
+# Sanitizers and warnings of C are not nvcc's; the flags that decide over bits are the same.
+$(BUILD)/obj/worker/backend/nccl/kernels.cu.o: worker/backend/nccl/kernels.cu
+	@mkdir -p $(@D)
+	$(call say,NVCC,$<)
+	$(Q)$(NVCC) -std=c++17 -O3 -fmad=false -ftz=false -prec-div=true $(NVCC_ARCH) -I. -Icommon -Xcompiler \
+	    -fPIC,-fvisibility=hidden,-Wall,-Wextra -MD -MP -MF $(@:.o=.d) -c -o $@ $<
+-include $(BUILD)/obj/worker/backend/nccl/kernels.cu.d
+
+# The runtime is the one that the backend has loaded: shared, found by its soname.
+$(KERNELS_SO): $(BUILD)/obj/worker/backend/nccl/kernels.cu.o $(BUILD)/obj/worker/backend/elements.o
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(CC) -shared -static-libgcc $(ALL_LDFLAGS) -o $@ $^ $(CUDA_LIB)
+endif
+
+ifneq ($(and $(CUDA_LIB),$(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h)),)
+KERNELS_SIM_SO := $(BUILD)/lib/psd/psd_kernels_sim.so
+$(BUILD)/obj/tests/gpu/kernels/%.o: ALL_CFLAGS += -isystem $(CUDA_HOME)/include
+$(KERNELS_SIM_SO): $(BUILD)/obj/tests/gpu/kernels/kernels_sim.o $(BUILD)/obj/worker/backend/elements.o
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(CC) -shared -static-libgcc $(ALL_LDFLAGS) -o $@ $^ $(CUDA_LIB)
+endif
