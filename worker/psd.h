@@ -467,6 +467,10 @@ typedef struct psd_table_config {
 
 PSD_API void psd_table_config_init(psd_table_config *config); /* SGD, lr 0.01, momentum 0, average */
 
+/* On a GPU shards and optimizer state are in the servers' device memory, parameters and gradients in the trainers'.
+ * They are read and written in the order of the default stream: what made gradients on a stream that does not wait
+ * for it is to be synchronized before the push. */
+
 /* Opens the table `name` with these f32 parameters (each with a name of its own, shaped; data holds the
  * initial values and the lowest trainer rank's are taken). A NULL config stands for the defaults of
  * psd_table_config_init. Collective over all ranks of this rank's role; the servers take part by

@@ -95,3 +95,18 @@ void table_layout_unpack(const table_layout *layout, const float *packed, float 
         }
     }
 }
+
+psd_status table_layout_each(const table_layout *layout, table_layout_copy *copy, void *arg)
+{
+    psd_status status = PSD_OK;
+    size_t packed_at = 0;
+    for (uint32_t s = 0; s < layout->servers; s++) {
+        for (uint32_t p = 0; p < layout->params && status == PSD_OK; p++) {
+            size_t some = slice_count(layout->counts[p], layout->servers, s);
+            if (some > 0)
+                status = copy(arg, p, slice_begin(layout->counts[p], layout->servers, s), packed_at, some);
+            packed_at += some;
+        }
+    }
+    return status;
+}

@@ -33,4 +33,10 @@ static inline size_t table_shard_count(const table_layout *layout, uint32_t serv
 void table_layout_pack(const table_layout *layout, const float *const *params, float *packed);
 void table_layout_unpack(const table_layout *layout, const float *packed, float *const *params);
 
+/* The same where the processor cannot reach the memory: calls copy() for each run of `count` elements, which are
+ * behind each other from element `at` of parameter `param` and from element `packed_at` of the packed ones, until one
+ * is not PSD_OK. */
+typedef psd_status table_layout_copy(void *arg, uint32_t param, size_t at, size_t packed_at, size_t count);
+psd_status table_layout_each(const table_layout *layout, table_layout_copy *copy, void *arg);
+
 #endif

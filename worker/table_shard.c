@@ -238,6 +238,42 @@ void table_shard_request(table_shard *shard, uint32_t world_rank, const table_ms
 
 /* ---- progress */
 
+static psd_status update_on_device(const table_shard *shard)
+{
+    const optim *o = &shard->opt;
+    const psd_kernel_update args = {
+        .master = shard->values,
+        .velocity = shard->velocity,
+        .grads = shard->trainers[0].grads,
+        .n = (int32_t)shard->trainer_count,
+        .stride = (int64_t)shard->stride,
+        .lr = o->lr,
+        .momentum = o->momentum,
+        .average = o->average,
+        .count = (int64_t)shard->elements,
+    };
+    int error = shard->kernels->update(shard->ctx->device_index, &args, NULL);
+    if (error == 0)
+        return PSD_OK;
+    psd_log("tables", PSD_LOG_ERROR, "table \"%s\": the optimizer did not start on device %d: %s",
+            shard->name, shard->ctx->device_index, shard->kernels->error_text(error));
+    return PSD_ERR_INTERNAL;
+}
+
+/* In device memory it is queued on the default stream, between the receives before and the sends after it. */
+static psd_status update(table_shard *shard)
+{
+    if (shard->elements == 0)
+        return PSD_OK;
+    if (shard->kernels != NULL)
+        return update_on_device(shard);
+    for (uint32_t t = 0; t < shard->trainer_count; t++)
+        shard->grads[t] = shard->trainers[t].grads;
+    optim_apply(&shard->opt, shard->values, shard->velocity, shard->grads, (int)shard->trainer_count,
+                shard->elements);
+    return PSD_OK;
+}
+
 /* Once every trainer's gradients of the next clock are here and no pull still reads the values. */
 static void apply_if_complete(table_shard *shard)
 {
@@ -245,11 +281,12 @@ static void apply_if_complete(table_shard *shard)
         const shard_trainer *trainer = &shard->trainers[t];
         if (trainer->push != PUSH_RECEIVED || trainer->outgoing.request != NULL)
             return;
-        shard->grads[t] = trainer->grads;
     }
-    if (shard->elements > 0)
-        optim_apply(&shard->opt, shard->values, shard->velocity, shard->grads, (int)shard->trainer_count,
-                    shard->elements);
+    psd_status status = update(shard);
+    if (status != PSD_OK) {
+        table_shard_fail(shard, status, "the optimizer could not run on the device");
+        return;
+    }
     shard->clock++;
     shard->changed = true;
     for (uint32_t t = 0; t < shard->trainer_count; t++) {

@@ -8,6 +8,7 @@
 #ifndef PSD_TABLE_SHARD_H
 #define PSD_TABLE_SHARD_H
 
+#include "worker/backend/kernels.h"
 #include "worker/context.h"
 #include "worker/optim.h"
 #include "worker/table_layout.h"
@@ -55,6 +56,9 @@ typedef struct table_shard {
     psd_tensor memory; /* values, velocity and gradients, one behind the other */
     float *values;
     float *velocity; /* NULL: the optimizer needs none */
+    size_t
+        stride; /* elements from one of these arrays to the next: `elements`, or a little more on a device */
+    const psd_kernels *kernels; /* NULL: in host memory */
     uint32_t trainer_count;
     shard_trainer *trainers;
     const float **grads; /* [trainer_count], for the optimizer */

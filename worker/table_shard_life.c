@@ -12,6 +12,8 @@
 /* How long a table that is freed waits for its last sends, and how many of them it looks at. */
 #define SETTLE_MS    1000
 #define SETTLE_BATCH 256
+/* Elements to whose multiple a device's arrays are made, for accesses of 16 bytes. */
+#define DEVICE_ALIGN 4
 
 void table_shard_fail(table_shard *shard, psd_status status, const char *why)
 {
@@ -66,23 +68,33 @@ void table_shard_join(table_shard *shard)
 
 static psd_status make_memory(PSD_AT, psd_ctx *ctx, table_shard *shard)
 {
+    char why[PSD_MAX_TEXT] = "";
     size_t parts = shard->trainer_count + (optim_has_state(&shard->opt) ? 2u : 1u);
     int64_t total = 0;
     if (shard->elements == 0)
         return PSD_OK;
-    if (__builtin_mul_overflow(shard->elements, parts, &total))
+    shard->stride = shard->elements;
+    if (ctx->has_streams) {
+        shard->stride = (shard->elements + DEVICE_ALIGN - 1) / DEVICE_ALIGN * DEVICE_ALIGN;
+        shard->kernels = ctx->ops->kernels(ctx->backend, why, sizeof(why));
+        if (shard->kernels == NULL)
+            return psd_error_set(file, line, PSD_ERR_UNSUPPORTED,
+                                 "psd_serve: table \"%s\" cannot be updated on the device: %s", shard->name,
+                                 why);
+    }
+    if (__builtin_mul_overflow(shard->stride, parts, &total))
         return psd_error_set(file, line, PSD_ERR_LIMIT, "psd_serve: table \"%s\" is too large", shard->name);
     psd_status status = psd_tensor_alloc_at(file, line, ctx, &total, 1, PSD_F32, shard->name, &shard->memory);
     if (status != PSD_OK)
         return status;
     float *at = shard->memory.data;
     shard->values = at;
-    at += shard->elements;
+    at += shard->stride;
     if (optim_has_state(&shard->opt)) {
         shard->velocity = at;
-        at += shard->elements;
+        at += shard->stride;
     }
-    for (uint32_t t = 0; t < shard->trainer_count; t++, at += shard->elements)
+    for (uint32_t t = 0; t < shard->trainer_count; t++, at += shard->stride)
         shard->trainers[t].grads = at;
     return PSD_OK;
 }

@@ -5,6 +5,7 @@
 
 #include "common/conf.h"
 #include "common/tensor.h"
+#include "worker/device_memory.h"
 #include "worker/tables.h"
 
 static char *format_shape(int32_t ndim, const int64_t *shape, char *out, size_t bytes)
@@ -19,13 +20,12 @@ static char *format_shape(int32_t ndim, const int64_t *shape, char *out, size_t 
 static psd_status check_tensor(PSD_AT, const char *verb, const psd_ctx *ctx, const table *t, const char *what,
                                const psd_tensor *tensor, uint32_t p)
 {
-    char got[200], expected[200];
+    char got[200], expected[200], why[PSD_MAX_TEXT];
     const table_param *param = &t->params[p];
-    if (tensor->size != sizeof(*tensor) || tensor->device != PSD_DEVICE_HOST)
+    if (tensor->size != sizeof(*tensor))
         return psd_error_set(
             file, line, PSD_ERR_INVAL,
-            "%s: table \"%s\", rank %d: %s %u \"%s\" is not a host tensor made by psd_tensor_1d or "
-            "psd_tensor_nd",
+            "%s: table \"%s\", rank %d: %s %u \"%s\" is not a tensor made by psd_tensor_1d or psd_tensor_nd",
             verb, t->name, ctx->rank, what, p, param->name);
     if (tensor->dtype != PSD_F32)
         return psd_error_set(file, line, PSD_ERR_INVAL,
@@ -41,7 +41,11 @@ static psd_status check_tensor(PSD_AT, const char *verb, const psd_ctx *ctx, con
     if (tensor->data == NULL && t->layout.counts[p] > 0)
         return psd_error_set(file, line, PSD_ERR_INVAL, "%s: table \"%s\", rank %d: %s %u \"%s\" has no data",
                              verb, t->name, ctx->rank, what, p, param->name);
-    return PSD_OK;
+    psd_status status = psd_memory_check(ctx, tensor, (int64_t)t->layout.counts[p], why, sizeof(why));
+    if (status != PSD_OK)
+        psd_error_set(file, line, status, "%s: table \"%s\", rank %d: %s %u \"%s\" %s", verb, t->name,
+                      ctx->rank, what, p, param->name, why);
+    return status;
 }
 
 psd_status table_check_tensors(PSD_AT, const char *verb, const psd_ctx *ctx, const table *t, const char *what,
@@ -55,6 +59,49 @@ psd_status table_check_tensors(PSD_AT, const char *verb, const psd_ctx *ctx, con
         if (status != PSD_OK)
             return status;
     }
+    return PSD_OK;
+}
+
+/* One table's copies between its packed memory and the caller's tensors on a device. */
+typedef struct device_copies {
+    const char *file;
+    int line;
+    const char *verb;
+    psd_ctx *ctx;
+    const table *t;
+} device_copies;
+
+static psd_status copy_packing(void *arg, uint32_t param, size_t at, size_t packed_at, size_t count)
+{
+    const device_copies *d = arg;
+    float *packed = (float *)d->t->packed.data + packed_at;
+    return psd_memory_copy(d->file, d->line, d->verb, d->ctx, packed, d->t->from[param] + at,
+                           count * sizeof(float), NULL);
+}
+
+static psd_status copy_unpacking(void *arg, uint32_t param, size_t at, size_t packed_at, size_t count)
+{
+    const device_copies *d = arg;
+    const float *packed = (const float *)d->t->packed.data + packed_at;
+    return psd_memory_copy(d->file, d->line, d->verb, d->ctx, d->t->to[param] + at, packed,
+                           count * sizeof(float), NULL);
+}
+
+psd_status table_pack(PSD_AT, const char *verb, psd_ctx *ctx, table *t)
+{
+    device_copies copies = {file, line, verb, ctx, t};
+    if (ctx->has_streams)
+        return table_layout_each(&t->layout, copy_packing, &copies);
+    table_layout_pack(&t->layout, t->from, t->packed.data);
+    return PSD_OK;
+}
+
+psd_status table_unpack(PSD_AT, const char *verb, psd_ctx *ctx, table *t)
+{
+    device_copies copies = {file, line, verb, ctx, t};
+    if (ctx->has_streams)
+        return table_layout_each(&t->layout, copy_unpacking, &copies);
+    table_layout_unpack(&t->layout, t->packed.data, t->to);
     return PSD_OK;
 }
 
@@ -321,8 +368,11 @@ static psd_status initialise(PSD_AT, psd_ctx *ctx, table *t, const psd_tensor *p
     if (t->is_lowest) {
         for (uint32_t p = 0; p < t->param_count; p++)
             t->from[p] = params[p].data;
-        table_layout_pack(&t->layout, t->from, t->packed.data);
-        status = send_request(file, line, "init", ctx, t, TABLE_INIT, true, why, sizeof(why));
+        status = table_pack(file, line, "psd_table_open", ctx, t);
+        if (status != PSD_OK)
+            snprintf(why, sizeof(why), "%s", psd_last_error());
+        else
+            status = send_request(file, line, "init", ctx, t, TABLE_INIT, true, why, sizeof(why));
     }
     if (status == PSD_OK)
         status = await_answers(file, line, ctx, t, TABLE_INIT, why, sizeof(why));

@@ -8,6 +8,7 @@
 #include "common/conf.h"
 #include "common/log.h"
 #include "common/tensor.h"
+#include "worker/device_memory.h"
 #include "worker/optim.h"
 
 void psd_table_config_init(psd_table_config *config)
@@ -82,12 +83,12 @@ void psd_tables_release(psd_ctx *ctx)
 static psd_status check_param(PSD_AT, const psd_ctx *ctx, const char *name, int32_t p,
                               const psd_tensor *param)
 {
+    char why[PSD_MAX_TEXT];
     const char *called = param->name != NULL ? param->name : "";
-    if (param->size != sizeof(*param) || param->device != PSD_DEVICE_HOST || psd_tensor_count(param) < 0)
+    if (param->size != sizeof(*param) || psd_tensor_count(param) < 0)
         return psd_error_set(
             file, line, PSD_ERR_INVAL,
-            "psd_table_open: table \"%s\", rank %d: parameter %d \"%s\" is not a host tensor with a valid "
-            "shape",
+            "psd_table_open: table \"%s\", rank %d: parameter %d \"%s\" is not a tensor with a valid shape",
             name, ctx->rank, p, called);
     if (param->dtype != PSD_F32)
         return psd_error_set(
@@ -110,7 +111,11 @@ static psd_status check_param(PSD_AT, const psd_ctx *ctx, const char *name, int3
                              "psd_table_open: table \"%s\", rank %d: the name of parameter %d is not UTF-8 "
                              "of at most %d bytes",
                              name, ctx->rank, p, PSD_MAX_NAME - 1);
-    return PSD_OK;
+    psd_status status = psd_memory_check(ctx, param, psd_tensor_count(param), why, sizeof(why));
+    if (status != PSD_OK)
+        psd_error_set(file, line, status, "psd_table_open: table \"%s\", rank %d: parameter %d \"%s\" %s",
+                      name, ctx->rank, p, called, why);
+    return status;
 }
 
 static int by_name(const void *a, const void *b)
@@ -165,7 +170,7 @@ static psd_status check_open(PSD_AT, const psd_ctx *ctx, const char *name, const
     if (!optim_make((int)config->optimizer, config->lr, config->momentum, config->average, &o, why,
                     sizeof(why)))
         return psd_error_set(file, line, PSD_ERR_INVAL, "psd_table_open: table \"%s\": %s", name, why);
-    if ((ctx->ops->caps & PSD_CAP_CHANNEL) == 0 || (ctx->ops->caps & PSD_CAP_HOST_MEMORY) == 0)
+    if ((ctx->ops->caps & PSD_CAP_CHANNEL) == 0)
         return psd_error_set(
             file, line, PSD_ERR_UNSUPPORTED,
             "psd_table_open: table \"%s\": the %s backend has no small-message channel; use --backend host",
@@ -333,7 +338,9 @@ static psd_status push(PSD_AT, psd_ctx *ctx, table *t, const psd_tensor *grads)
     if (!is_repeat) {
         for (uint32_t p = 0; p < t->param_count; p++)
             t->from[p] = grads[p].data;
-        table_layout_pack(&t->layout, t->from, t->packed.data);
+        psd_status packed = table_pack(file, line, "psd_table_push", ctx, t);
+        if (packed != PSD_OK)
+            return packed;
         t->sequence++;
     }
     psd_status status = table_request(file, line, "psd_table_push", ctx, t, TABLE_PUSH, !is_repeat);
@@ -372,8 +379,7 @@ static psd_status pull(PSD_AT, psd_ctx *ctx, table *t, psd_tensor *params)
         return status;
     for (uint32_t p = 0; p < t->param_count; p++)
         t->to[p] = params[p].data;
-    table_layout_unpack(&t->layout, t->packed.data, t->to);
-    return PSD_OK;
+    return table_unpack(file, line, "psd_table_pull", ctx, t);
 }
 
 psd_status psd_table_pull_at(PSD_AT, psd_ctx *ctx, psd_table handle, psd_tensor *params, int32_t count)

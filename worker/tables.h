@@ -56,6 +56,10 @@ void table_detach(PSD_AT, psd_ctx *ctx, table *t);
 
 /* A request to all servers, with data to send behind it or none, and the wait for all answers. */
 psd_status table_request(PSD_AT, const char *verb, psd_ctx *ctx, table *t, table_kind kind, bool with_data);
+/* Copies the tensors of `from` into `packed`, or `packed` into those of `to`. In device memory: queues it on the
+ * default stream, on which data is also sent and received. */
+psd_status table_pack(PSD_AT, const char *verb, psd_ctx *ctx, table *t);
+psd_status table_unpack(PSD_AT, const char *verb, psd_ctx *ctx, table *t);
 /* Receives all shards into `packed`. */
 psd_status table_receive(PSD_AT, const char *verb, psd_ctx *ctx, table *t);
 
