@@ -5,6 +5,9 @@
  * (send) and wait again. A barrier then holds everybody until the slowest rank has come, so that no rank
  * leaves, or goes on to the next phase, while another still needs it.
  *
+ * This is for backends that match messages on the host. On nccl a receive that has been waited for holds its group's
+ * stream until the message comes, and a barrier on the same group stands behind it.
+ *
  *     psrun --standalone -n 2 -- barrier_timeout
  */
 #include <psd.h>

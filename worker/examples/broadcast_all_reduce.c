@@ -25,14 +25,21 @@ static int share(psd_ctx *ctx, psd_group group, double add, double mean)
 {
     int32_t rank = 0;
     int wrong = 0;
-    psd_tensor t = psd_tensor_1d(w, COUNT, PSD_F64, "w");
+    psd_tensor host = psd_tensor_1d(w, COUNT, PSD_F64, "w");
+    psd_tensor t; /* what travels: in the memory that the backend moves, the host's or a GPU's */
+    CHECK(psd_tensor_alloc(ctx, host.shape, 1, PSD_F64, "w", &t));
     CHECK(psd_group_rank(ctx, group, &rank));
     for (int i = 0; i < COUNT; i++)
         w[i] = rank == 0 ? i : -1;
+    CHECK(psd_tensor_copy(ctx, &t, &host, NULL));
     CHECK(psd_broadcast(ctx, group, &t, 0, NULL));
+    CHECK(psd_tensor_copy(ctx, &host, &t, NULL));
     for (int i = 0; i < COUNT; i++)
         w[i] += add;
+    CHECK(psd_tensor_copy(ctx, &t, &host, NULL));
     CHECK(psd_all_reduce(ctx, group, &t, &t, PSD_AVG, NULL));
+    CHECK(psd_tensor_copy(ctx, &host, &t, NULL));
+    CHECK(psd_tensor_free(ctx, &t));
     for (int i = 0; i < COUNT; i++)
         wrong += w[i] < i + mean - 1e-9 || w[i] > i + mean + 1e-9;
     return wrong;

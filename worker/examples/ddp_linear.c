@@ -73,6 +73,23 @@ static void step(linear *l, const linear *g)
     }
 }
 
+/* Combines `count` host tensors of all workers, in the memory that the backend moves: the host's or a GPU's. */
+static void all_reduce(psd_ctx *ctx, psd_tensor *host, psd_tensor *moved, int count, psd_redop redop)
+{
+    for (int i = 0; i < count; i++)
+        CHECK(psd_tensor_copy(ctx, &moved[i], &host[i], NULL));
+    CHECK(psd_all_reduce_coalesced(ctx, PSD_WORLD, moved, count, redop, 0, NULL));
+    for (int i = 0; i < count; i++)
+        CHECK(psd_tensor_copy(ctx, &host[i], &moved[i], NULL));
+}
+
+static psd_tensor like(psd_ctx *ctx, const psd_tensor *host)
+{
+    psd_tensor moved;
+    CHECK(psd_tensor_alloc(ctx, host->shape, host->ndim, host->dtype, host->name, &moved));
+    return moved;
+}
+
 int main(void)
 {
     psd_ctx *ctx = NULL;
@@ -96,22 +113,24 @@ int main(void)
 
     psd_tensor grads[] = {psd_tensor_nd(g.weight, (const int64_t[]){OUT, IN}, 2, PSD_F32, "weight.grad"),
                           psd_tensor_1d(g.bias, OUT, PSD_F32, "bias.grad")};
+    psd_tensor moved[] = {like(ctx, &grads[0]), like(ctx, &grads[1])};
     double losses[2] = {0, 0}; /* first and last, of this worker's share, then of the batch */
     CHECK(psd_barrier(ctx, PSD_WORLD, NULL));
     double begun = now();
     for (int i = 0; i < ITERATIONS; i++) {
         double loss = gradient(&l, x, y, rank * BATCH / world, (rank + 1) * BATCH / world, &g);
         losses[i > 0] = loss;
-        CHECK(psd_all_reduce_coalesced(ctx, PSD_WORLD, grads, 2, PSD_AVG, 0, NULL));
+        all_reduce(ctx, grads, moved, 2, PSD_AVG);
         step(&l, &g);
     }
     double seconds = now() - begun;
 
     psd_tensor mean = psd_tensor_1d(losses, 2, PSD_F64, "losses");
-    CHECK(psd_all_reduce(ctx, PSD_WORLD, &mean, &mean, PSD_AVG, NULL));
+    psd_tensor moved_mean = like(ctx, &mean);
+    all_reduce(ctx, &mean, &moved_mean, 1, PSD_AVG);
     linear most = l;
-    psd_tensor same = psd_tensor_1d(most.weight, OUT * IN, PSD_F32, "weight");
-    CHECK(psd_all_reduce(ctx, PSD_WORLD, &same, &same, PSD_MAX, NULL));
+    psd_tensor same = psd_tensor_nd(most.weight, (const int64_t[]){OUT, IN}, 2, PSD_F32, "weight");
+    all_reduce(ctx, &same, &moved[0], 1, PSD_MAX);
     int wrong = losses[1] >= losses[0];
     for (int i = 0; i < OUT * IN; i++) /* every worker has the same weights, bit by bit */
         wrong += most.weight[i / IN][i % IN] != l.weight[i / IN][i % IN];
@@ -120,6 +139,9 @@ int main(void)
                losses[0], losses[1]);
     if (wrong != 0)
         fprintf(stderr, "ddp_linear: rank %d: the loss did not fall or the weights differ\n", rank);
+    CHECK(psd_tensor_free(ctx, &moved[0]));
+    CHECK(psd_tensor_free(ctx, &moved[1]));
+    CHECK(psd_tensor_free(ctx, &moved_mean));
     CHECK(psd_finalize(&ctx));
     return wrong == 0 ? 0 : 1;
 }

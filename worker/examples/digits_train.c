@@ -8,7 +8,8 @@
  *         : -n 4 --role trainer -- digits_train --servers 2
  *     psrun --standalone -n 4 -- digits_train --mode allreduce
  *
- * Each step's batch is shared equally, so that the mean of the trainers' gradients is the batch's. Prints the
+ * The network is computed in host memory; what travels is copied to and from tensors in the memory that the backend
+ * moves, the host's or a GPU's. Each step's batch is shared equally, so that the mean of the trainers' gradients is the batch's. Prints the
  * mean loss and the accuracy on held-out images after each epoch; digits_reference computes the same in one
  * process.
  */
@@ -39,7 +40,9 @@ typedef struct trainer {
     int32_t count;
     psd_table table;
     net n, grad, velocity;
-    psd_tensor params[4], grads[4];
+    psd_tensor params[4], grads[4];             /* n and grad, as tensors */
+    psd_tensor moved_params[4], moved_grads[4]; /* in the memory that the backend moves */
+    psd_tensor moved_loss;
 } trainer;
 
 static void describe(net *n, psd_tensor out[4])
@@ -48,6 +51,24 @@ static void describe(net *n, psd_tensor out[4])
     out[1] = psd_tensor_1d(n->b1, NET_HIDDEN, PSD_F32, "b1");
     out[2] = psd_tensor_nd(n->w2, (const int64_t[]){NET_OUT, NET_HIDDEN}, 2, PSD_F32, "w2");
     out[3] = psd_tensor_1d(n->b2, NET_OUT, PSD_F32, "b2");
+}
+
+static void alloc_like(psd_ctx *ctx, const psd_tensor host[4], psd_tensor out[4])
+{
+    for (int i = 0; i < 4; i++)
+        CHECK(psd_tensor_alloc(ctx, host[i].shape, host[i].ndim, PSD_F32, host[i].name, &out[i]));
+}
+
+static void copy(psd_ctx *ctx, psd_tensor to[4], const psd_tensor from[4])
+{
+    for (int i = 0; i < 4; i++)
+        CHECK(psd_tensor_copy(ctx, &to[i], &from[i], NULL));
+}
+
+static void free_all(psd_ctx *ctx, psd_tensor list[4])
+{
+    for (int i = 0; i < 4; i++)
+        CHECK(psd_tensor_free(ctx, &list[i]));
 }
 
 /* The group of the trainers: all ranks behind the servers. */
@@ -93,16 +114,21 @@ static double train_epoch(trainer *t, const digits *set, int epoch, bool with_ta
     digits_shuffle(epoch, order);
     for (int step = 0; step < STEPS; step++) {
         loss += net_gradient(&t->n, set, order + step * BATCH + t->rank * share, share, &t->grad);
+        copy(t->ctx, t->moved_grads, t->grads);
         if (with_table) {
-            CHECK(psd_table_push(t->ctx, t->table, t->grads, 4));
-            CHECK(psd_table_pull(t->ctx, t->table, t->params, 4));
+            CHECK(psd_table_push(t->ctx, t->table, t->moved_grads, 4));
+            CHECK(psd_table_pull(t->ctx, t->table, t->moved_params, 4));
+            copy(t->ctx, t->params, t->moved_params);
         } else {
-            CHECK(psd_all_reduce_coalesced(t->ctx, t->group, t->grads, 4, PSD_AVG, 0, NULL));
+            CHECK(psd_all_reduce_coalesced(t->ctx, t->group, t->moved_grads, 4, PSD_AVG, 0, NULL));
+            copy(t->ctx, t->grads, t->moved_grads);
             update(t);
         }
     }
     psd_tensor sum = psd_tensor_1d(&loss, 1, PSD_F64, "loss");
-    CHECK(psd_all_reduce(t->ctx, t->group, &sum, &sum, PSD_SUM, NULL));
+    CHECK(psd_tensor_copy(t->ctx, &t->moved_loss, &sum, NULL));
+    CHECK(psd_all_reduce(t->ctx, t->group, &t->moved_loss, &t->moved_loss, PSD_SUM, NULL));
+    CHECK(psd_tensor_copy(t->ctx, &sum, &t->moved_loss, NULL));
     return loss / (STEPS * BATCH);
 }
 
@@ -168,13 +194,17 @@ int main(int argc, char **argv)
     net_init(&t.n);
     describe(&t.n, t.params);
     describe(&t.grad, t.grads);
+    alloc_like(t.ctx, t.params, t.moved_params);
+    alloc_like(t.ctx, t.grads, t.moved_grads);
+    CHECK(psd_tensor_alloc(t.ctx, (const int64_t[]){1}, 1, PSD_F64, "loss", &t.moved_loss));
+    copy(t.ctx, t.moved_params, t.params);
     if (o.with_table) {
         psd_table_config config;
         psd_table_config_init(&config);
         config.optimizer = PSD_OPT_MOMENTUM;
         config.lr = LEARNING_RATE;
         config.momentum = MOMENTUM;
-        CHECK(psd_table_open(t.ctx, "digits", t.params, 4, &config, &t.table));
+        CHECK(psd_table_open(t.ctx, "digits", t.moved_params, 4, &config, &t.table));
     }
     double accuracy = train(&t, set, &o, losses);
     if (o.with_table)
@@ -182,6 +212,9 @@ int main(int argc, char **argv)
     if (t.rank == 0)
         printf("digits_train: accuracy=%.4f\n", accuracy);
     free(set);
+    free_all(t.ctx, t.moved_params);
+    free_all(t.ctx, t.moved_grads);
+    CHECK(psd_tensor_free(t.ctx, &t.moved_loss));
     CHECK(psd_finalize(&t.ctx));
     if (losses != NULL && fclose(losses) != 0)
         return perror(o.losses), 1;

@@ -1,4 +1,6 @@
-/* The first program: every rank gives its rank, all get the sum.
+/* The first program: every rank gives its rank, all get the sum. The tensor that travels is in the memory that the
+ * backend moves, the host's or a GPU's: psd_tensor_alloc gives it, psd_tensor_copy fills and reads it. (On backend
+ * host any memory of the program will do as well, without copies.)
  *
  *     psrun --standalone -n 4 -- hello_all_reduce
  */
@@ -25,8 +27,13 @@ int main(void)
     float sum[4];
     for (int i = 0; i < 4; i++)
         sum[i] = (float)rank;
-    psd_tensor t = psd_tensor_1d(sum, 4, PSD_F32, "sum");
+    psd_tensor host = psd_tensor_1d(sum, 4, PSD_F32, "sum");
+    psd_tensor t;
+    CHECK(psd_tensor_alloc(ctx, host.shape, 1, PSD_F32, "sum", &t));
+    CHECK(psd_tensor_copy(ctx, &t, &host, NULL));
     CHECK(psd_all_reduce(ctx, PSD_WORLD, &t, &t, PSD_SUM, NULL));
+    CHECK(psd_tensor_copy(ctx, &host, &t, NULL));
+    CHECK(psd_tensor_free(ctx, &t));
 
     float expected = (float)world * (float)(world - 1) / 2;
     printf("hello from rank %d of %d: the sum of the ranks is %g, expected %g\n", rank, world, (double)sum[0],

@@ -25,29 +25,38 @@ int main(void)
     int32_t rank = psd_rank(ctx);
     int32_t world = psd_world_size(ctx);
     int64_t whole = (int64_t)PART * world;
-    float part[PART];
-    psd_tensor mine, sum;
-    psd_tensor piece = psd_tensor_1d(part, PART, PSD_F32, "part");
+    float part[PART], *all = malloc((size_t)whole * sizeof(*all));
+    if (all == NULL)
+        return perror("reduce_scatter_gather"), 1;
+    psd_tensor host_all = psd_tensor_1d(all, whole, PSD_F32, "all");
+    psd_tensor host_part = psd_tensor_1d(part, PART, PSD_F32, "part");
+    psd_tensor mine, sum,
+        piece; /* what travels: in the memory that the backend moves, the host's or a GPU's */
+    CHECK(psd_tensor_alloc(ctx, host_part.shape, 1, PSD_F32, "part", &piece));
     CHECK(psd_tensor_alloc(ctx, &whole, 1, PSD_F32, "mine", &mine));
     CHECK(psd_tensor_alloc(ctx, &whole, 1, PSD_F32, "sum", &sum));
 
-    float *x = mine.data;
     for (int64_t i = 0; i < whole; i++)
-        x[i] = (float)(i % 100 * (rank + 1));
+        all[i] = (float)(i % 100 * (rank + 1));
+    CHECK(psd_tensor_copy(ctx, &mine, &host_all, NULL));
     CHECK(psd_reduce(ctx, PSD_WORLD, &mine, &sum, PSD_SUM, 0, NULL)); /* rank 0: i % 100 * n(n+1)/2 */
     CHECK(psd_scatter(ctx, PSD_WORLD, &sum, &piece, 0, NULL));        /* part i to rank i */
+    CHECK(psd_tensor_copy(ctx, &host_part, &piece, NULL));
     for (int i = 0; i < PART; i++)
         part[i] += (float)rank;
+    CHECK(psd_tensor_copy(ctx, &piece, &host_part, NULL));
     CHECK(psd_gather(ctx, PSD_WORLD, &piece, &sum, 0, NULL)); /* the parts back to rank 0 */
 
     int64_t wrong = 0;
-    const float *y = sum.data;
+    CHECK(psd_tensor_copy(ctx, &host_all, &sum, NULL));
     float ranks = (float)(world * (world + 1) / 2);
     for (int64_t i = 0; i < whole && rank == 0; i++)
-        wrong += y[i] != (float)(i % 100) * ranks + (float)(i / PART);
+        wrong += all[i] != (float)(i % 100) * ranks + (float)(i / PART);
     printf("reduce_scatter_gather: rank %d of %d done, %lld wrong elements\n", rank, world, (long long)wrong);
     CHECK(psd_tensor_free(ctx, &mine));
     CHECK(psd_tensor_free(ctx, &sum));
+    CHECK(psd_tensor_free(ctx, &piece));
+    free(all);
     CHECK(psd_finalize(&ctx));
     return wrong == 0 ? 0 : 1;
 }

@@ -19,7 +19,7 @@
 
 enum { COUNT = 1 << 18 };
 
-static int32_t block[2][COUNT];
+static int32_t block[COUNT];
 
 int main(void)
 {
@@ -29,18 +29,25 @@ int main(void)
     int32_t world = psd_world_size(ctx);
     int32_t right = (rank + 1) % world, left = (rank + world - 1) % world;
     int64_t wrong = 0;
+    psd_tensor host = psd_tensor_1d(block, COUNT, PSD_I32, "block");
+    psd_tensor turn[2]; /* what travels: in the memory that the backend moves, the host's or a GPU's */
+    CHECK(psd_tensor_alloc(ctx, host.shape, 1, PSD_I32, "block", &turn[0]));
+    CHECK(psd_tensor_alloc(ctx, host.shape, 1, PSD_I32, "next block", &turn[1]));
 
     for (int i = 0; i < COUNT; i++)
-        block[0][i] = rank;
+        block[i] = rank;
+    CHECK(psd_tensor_copy(ctx, &turn[0], &host, NULL));
     for (int32_t step = 0; step + 1 < world; step++) {
-        psd_tensor out = psd_tensor_1d(block[step % 2], COUNT, PSD_I32, "block");
-        psd_tensor in = psd_tensor_1d(block[(step + 1) % 2], COUNT, PSD_I32, "next block");
-        CHECK(psd_sendrecv(ctx, PSD_WORLD, &out, right, &in, left, NULL));
+        psd_tensor *in = &turn[(step + 1) % 2];
+        CHECK(psd_sendrecv(ctx, PSD_WORLD, &turn[step % 2], right, in, left, NULL));
+        CHECK(psd_tensor_copy(ctx, &host, in, NULL));
         int32_t origin = (rank + world - 1 - step) % world; /* whose block is here now */
         for (int i = 0; i < COUNT; i++)
-            wrong += block[(step + 1) % 2][i] != origin;
+            wrong += block[i] != origin;
     }
     printf("ring: rank %d of %d done, %lld wrong elements\n", rank, world, (long long)wrong);
+    CHECK(psd_tensor_free(ctx, &turn[0]));
+    CHECK(psd_tensor_free(ctx, &turn[1]));
     CHECK(psd_finalize(&ctx));
     return wrong == 0 ? 0 : 1;
 }

@@ -25,25 +25,32 @@ int main(void)
     int32_t rank = psd_rank(ctx);
     int32_t world = psd_world_size(ctx);
     static int64_t data[COUNT];
-    psd_tensor t = psd_tensor_1d(data, COUNT, PSD_I64, "data");
+    psd_tensor host = psd_tensor_1d(data, COUNT, PSD_I64, "data");
+    psd_tensor t; /* what travels: in the memory that the backend moves, the host's or a GPU's */
     int wrong = 0;
+    CHECK(psd_tensor_alloc(ctx, host.shape, 1, PSD_I64, "data", &t));
 
     if (rank == 0) {
         for (int32_t peer = 1; peer < world; peer++) {
             for (int i = 0; i < COUNT; i++)
                 data[i] = i;
+            CHECK(psd_tensor_copy(ctx, &t, &host, NULL));
             CHECK(psd_send(ctx, PSD_WORLD, &t, peer, NULL));
             CHECK(psd_recv(ctx, PSD_WORLD, &t, peer, NULL, NULL));
+            CHECK(psd_tensor_copy(ctx, &host, &t, NULL));
             for (int i = 0; i < COUNT; i++)
                 wrong += data[i] != i + peer;
         }
     } else {
         CHECK(psd_recv(ctx, PSD_WORLD, &t, 0, NULL, NULL));
+        CHECK(psd_tensor_copy(ctx, &host, &t, NULL));
         for (int i = 0; i < COUNT; i++)
             data[i] += rank;
+        CHECK(psd_tensor_copy(ctx, &t, &host, NULL));
         CHECK(psd_send(ctx, PSD_WORLD, &t, 0, NULL));
     }
     printf("send_recv: rank %d of %d done, %d wrong elements\n", rank, world, wrong);
+    CHECK(psd_tensor_free(ctx, &t));
     CHECK(psd_finalize(&ctx));
     return wrong == 0 ? 0 : 1;
 }
