@@ -33,8 +33,10 @@ typedef struct bad_tensors {
     psd_tensor no_size;
 } bad_tensors;
 
-static bad_tensors make_tensors(float *data)
+/* `like` is 16 floats, in the memory that the backend moves. */
+static bad_tensors make_tensors(const psd_tensor *like)
 {
+    float *data = like->data;
     bad_tensors t = {
         .f32 = psd_tensor_1d(data, 4, PSD_F32, "x"),
         .f32_out = psd_tensor_1d(data + 8, 4, PSD_F32, "y"),
@@ -48,7 +50,45 @@ static bad_tensors make_tensors(float *data)
     t.dtype.dtype = (psd_dtype)99;
     t.count.shape[0] = -4;
     t.no_size.size = 0;
+    psd_tensor *all[] = {&t.f32,   &t.f32_out, &t.boolean, &t.dtype,
+                         &t.count, &t.longer,  &t.no_data, &t.no_size};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        all[i]->device = like->device;
+        all[i]->device_index = like->device_index;
+    }
     return t;
+}
+
+/* Memory that is not where it says, or not where the backend moves it. */
+static void bad_places(suite *s, bad_tensors *t)
+{
+    psd_ctx *ctx = s->ctx;
+    float on_host[8] = {0};
+    psd_tensor host = psd_tensor_1d(on_host, 4, PSD_F32, "host"), claims = host, elsewhere = t->f32;
+    psd_opts stream;
+    psd_opts_init(&stream);
+    claims.device = elsewhere.device = PSD_DEVICE_CUDA;
+    claims.device_index = psd_device_index(ctx);
+    elsewhere.device_index = psd_device_index(ctx) + 1;
+    BAD(PSD_ERR_INVAL, psd_tensor_copy(ctx, &t->f32, &t->longer, NULL));
+    BAD(PSD_ERR_INVAL, psd_tensor_copy(ctx, &t->f32, &t->boolean, NULL));
+    BAD(PSD_ERR_INVAL, psd_tensor_copy(ctx, &t->f32, &t->f32, NULL));
+    BAD(PSD_ERR_INVAL, psd_tensor_copy(ctx, NULL, &t->f32, NULL));
+    if (s->on_device) {
+        psd_tensor hides = t->f32;
+        hides.device = PSD_DEVICE_HOST;
+        BAD(PSD_ERR_UNSUPPORTED, psd_all_reduce(ctx, PSD_WORLD, &host, &host, PSD_SUM, NULL));
+        BAD(PSD_ERR_INVAL, psd_all_reduce(ctx, PSD_WORLD, &claims, &claims, PSD_SUM, NULL));
+        BAD(PSD_ERR_INVAL, psd_all_reduce(ctx, PSD_WORLD, &elsewhere, &elsewhere, PSD_SUM, NULL));
+        BAD(PSD_ERR_INVAL, psd_tensor_copy(ctx, &host, &hides, NULL));
+        BAD(PSD_ERR_INVAL, psd_tensor_copy(ctx, &host, &claims, NULL));
+        return;
+    }
+    stream.stream = on_host;
+    BAD(PSD_ERR_UNSUPPORTED, psd_all_reduce(ctx, PSD_WORLD, &claims, &claims, PSD_SUM, NULL));
+    BAD(PSD_ERR_UNSUPPORTED, psd_all_reduce(ctx, PSD_WORLD, &host, &host, PSD_SUM, &stream));
+    BAD(PSD_ERR_UNSUPPORTED, psd_stream_synchronize(ctx, on_host, 0));
+    BAD(PSD_ERR_UNSUPPORTED, psd_tensor_copy(ctx, &claims, &host, NULL));
 }
 
 static void bad_tensor_arguments(suite *s, bad_tensors *t)
@@ -147,15 +187,19 @@ static void bad_works(suite *s)
 
 void suite_bad_calls(suite *s)
 {
-    float data[16] = {0};
-    bad_tensors t = make_tensors(data);
-    if (s->is_broken)
+    const int64_t count = 16;
+    psd_tensor data;
+    if (s->is_broken ||
+        suite_judge(s, psd_tensor_alloc(s->ctx, &count, 1, PSD_F32, "data", &data)) != OUTCOME_PASSED)
         return;
+    bad_tensors t = make_tensors(&data);
     bad_tensor_arguments(s, &t);
     bad_reductions(s, &t);
     bad_ranks_and_tags(s, &t);
     bad_groups(s, &t);
     bad_works(s);
+    bad_places(s, &t);
     outcome result = suite_judge(s, psd_barrier(s->ctx, PSD_WORLD, NULL));
     suite_record(s, "bad_call", (psd_dtype)0, result, "the world works afterwards");
+    (void)suite_judge(s, psd_tensor_free(s->ctx, &data));
 }

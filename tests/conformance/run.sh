@@ -29,7 +29,7 @@ for ranks in 1 2 3 4 8; do
     status=$?
     cat "$output"
     [ "$status" = 0 ] || { echo "conformance: $ranks ranks: exit status $status"; failed=1; }
-    awk '/^cells ranks=/ {on = 1} /^skipped by/ {if (on) print ""; on = 0} on' "$output" >>"$tables"
+    awk '/^cells ranks=/ {on = 1} /^refused, as/ {if (on) print ""; on = 0} on' "$output" >>"$tables"
 done
 
 if [ -n "$update" ] && [ "$failed" = 0 ]; then
