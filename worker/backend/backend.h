@@ -54,6 +54,9 @@ typedef struct psd_backend_config {
      * backend locks. Only with PSD_CAP_DEVICE_MEMORY. */
     void (*on_detached_done)(void *owner, uint64_t cookie, const psd_op_result *result);
     void *owner;
+    /* For log lines of a backend in a shared object, which has a logger of its own without the rank and is given a
+     * psd_log_level and the text; NULL: it uses that. From any thread, under backend locks. */
+    void (*log)(int level, const char *text);
     /* What a backend other than host may open an instance of for itself: its small-message channel. */
     const psd_backend_ops *host;
     int32_t local_rank;   /* on this host, as the launcher counts; -1: unknown */
@@ -115,6 +118,13 @@ struct psd_op_result {
     int32_t tag;
     uint64_t ordinal; /* collective: in its group; send, receive: in its pair */
 };
+
+/* What the groups of a backend take of the device. */
+typedef struct psd_backend_usage {
+    int32_t communicators;
+    int32_t most_communicators;  /* the budget: a group that would pass it is refused */
+    uint64_t communicator_bytes; /* about */
+} psd_backend_usage;
 
 #define PSD_CHAN_MAX 1024 /* bytes of a small message */
 
@@ -208,6 +218,8 @@ struct psd_backend_ops {
                               size_t why_bytes);
     /* [any] Kernels of the device; NULL: this build has none, and `why` says so. */
     const psd_kernels *(*kernels)(psd_backend *backend, char *why, size_t why_bytes);
+    /* [any] Optional, also without PSD_CAP_DEVICE_MEMORY. */
+    void (*usage)(psd_backend *backend, psd_backend_usage *out);
 };
 
 /* What the shared object of a backend exports under the name psd_backend_entry. The loader refuses another
