@@ -1,5 +1,6 @@
 /* The NCCL backend's side of the contract in backend.h: what it takes to run, opening, closing, and the table. */
 #include "worker/backend/nccl/engine.h"
+#include "worker/backend/nccl/kernels_open.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -246,8 +247,7 @@ static psd_status nccl_mem_check(psd_backend *b, const void *data, size_t bytes,
 static const psd_kernels *nccl_kernels(psd_backend *b, char *why, size_t why_bytes)
 {
     (void)b;
-    snprintf(why, why_bytes, "this build has no kernels");
-    return NULL;
+    return kernels_open(why, why_bytes);
 }
 
 static void nccl_usage(psd_backend *b, psd_backend_usage *out)

@@ -1,7 +1,7 @@
 # The NCCL backend: a shared object that links neither libnccl nor libcudart. Built where their headers are.
 CUDA_HOME ?= /usr/local/cuda
 NCCL_HOME ?=
-NCCL_SRC  := $(filter-out %_cuda.c,$(wildcard worker/backend/nccl/*.c))
+NCCL_SRC  := $(wildcard worker/backend/nccl/*.c)
 NCCL_INC  := $(sort $(patsubst %/cuda_runtime_api.h,%,$(firstword $(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h \
                  /usr/local/cuda/include/cuda_runtime_api.h /usr/include/cuda_runtime_api.h))) \
                $(patsubst %/nccl.h,%,$(firstword $(wildcard $(if $(NCCL_HOME),$(NCCL_HOME)/include/nccl.h) \
