@@ -13,6 +13,7 @@
 
 /* Within the grace that launchers give between SIGTERM and SIGKILL, with a stopped psd too. */
 #define BYE_TIMEOUT_MS 2000
+#define EXIT_STUCK     1
 
 extern const psd_backend_ops psd_backend_host;
 
@@ -181,6 +182,34 @@ static void on_detached_done(void *owner, uint64_t cookie, const psd_op_result *
     work_detached_done(owner, cookie, result);
 }
 
+/* Takes back the HELLO of a worker that could not join, or says why one leaves. The agent waits a shorter
+ * time when psd is not connected. */
+static void say_bye(psd_ctx *ctx, psd_status reason, const char *text, psd_time_ns deadline)
+{
+    char why[PSD_MAX_TEXT];
+    psd_msg_box *box = NULL;
+    psd_msg msg = {.type = PSD_MSG_BYE};
+    msg.u.bye.status = reason;
+    snprintf(msg.u.bye.text, sizeof msg.u.bye.text, "%s", text);
+    psd_status status = psd_agent_call(ctx->agent, &msg, deadline, &box, why, sizeof why);
+    if (status == PSD_OK)
+        psd_msg_box_free(box);
+    else if (reason == PSD_OK)
+        psd_log("agent", PSD_LOG_WARN, "left without psd's acknowledgement: %s", why);
+}
+
+/* From a backend that cannot take back what it has begun. No call of this process would end any more, and its memory
+ * stays borrowed: it is the process that ends. Its record stays, for a post-mortem. */
+static void on_stuck(void *owner, psd_status status, const char *text)
+{
+    psd_ctx *ctx = owner;
+    psd_log("psd", PSD_LOG_ERROR,
+            "this process exits, since backend %s cannot end operations of a broken group: %s",
+            ctx->ops->name, text);
+    say_bye(ctx, status, text, psd_deadline_ns(psd_now_ns(), 1000));
+    _exit(EXIT_STUCK);
+}
+
 static psd_status open_backend(PSD_AT, psd_ctx *ctx)
 {
     char why[PSD_MAX_TEXT] = "", log_file[512];
@@ -195,6 +224,7 @@ static psd_status open_backend(PSD_AT, psd_ctx *ctx)
         .run_dir = s->run_dir,
         .on_group_broken = on_group_broken,
         .on_detached_done = on_detached_done,
+        .on_stuck = on_stuck,
         .owner = ctx,
         .host = &psd_backend_host,
         .local_rank = s->local_rank_is_known ? s->local_rank : -1,
@@ -245,22 +275,6 @@ static psd_status start_agent(PSD_AT, psd_ctx *ctx)
     if (status != PSD_OK)
         psd_error_set(file, line, status, "psd_init: %s", why);
     return status;
-}
-
-/* Takes back the HELLO of a worker that could not join, or says why one leaves. The agent waits a shorter
- * time when psd is not connected. */
-static void say_bye(psd_ctx *ctx, psd_status reason, const char *text, psd_time_ns deadline)
-{
-    char why[PSD_MAX_TEXT];
-    psd_msg_box *box = NULL;
-    psd_msg msg = {.type = PSD_MSG_BYE};
-    msg.u.bye.status = reason;
-    snprintf(msg.u.bye.text, sizeof msg.u.bye.text, "%s", text);
-    psd_status status = psd_agent_call(ctx->agent, &msg, deadline, &box, why, sizeof why);
-    if (status == PSD_OK)
-        psd_msg_box_free(box);
-    else if (reason == PSD_OK)
-        psd_log("agent", PSD_LOG_WARN, "left without psd's acknowledgement: %s", why);
 }
 
 static psd_status join(PSD_AT, psd_ctx *ctx)

@@ -53,6 +53,9 @@ typedef struct psd_backend_config {
     /* A request that was released before it was complete (see release) is complete; from any thread, under
      * backend locks. Only with PSD_CAP_DEVICE_MEMORY. */
     void (*on_detached_done)(void *owner, uint64_t cookie, const psd_op_result *result);
+    /* Without PSD_CAP_ABORT: operations of a broken group cannot be ended, so the process must be. Called once, by
+     * a thread of the backend, without locks; does not return. */
+    void (*on_stuck)(void *owner, psd_status status, const char *text);
     void *owner;
     /* For log lines of a backend in a shared object, which has a logger of its own without the rank and is given a
      * psd_log_level and the text; NULL: it uses that. From any thread, under backend locks. */
