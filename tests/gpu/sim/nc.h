@@ -39,7 +39,7 @@ struct ncclComm {
     uint8_t id[SEG_ID_BYTES];
     segment seg;
     atomic_bool has_segment;
-    atomic_int state;   /* what ncclCommGetAsyncError tells */
+    atomic_int state; /* what ncclCommGetAsyncError tells */
     atomic_bool aborted;
     atomic_bool in_call; /* a thread is inside a call on it */
     bool finalized;
@@ -110,7 +110,7 @@ typedef struct nc_op {
 typedef struct nc_job nc_job;
 struct nc_job {
     nc_job *next;
-    ncclComm_t comm; /* whose state tells how it goes; a reference */
+    ncclComm_t comm;  /* whose state tells how it goes; a reference */
     bool is_blocking; /* whatever the communicator is */
     ncclResult_t (*run)(nc_job *job);
     void (*end)(nc_job *job, ncclResult_t result); /* frees the job */
@@ -163,8 +163,8 @@ typedef struct nc_reduction {
 nc_reduction nc_reduction_of(const nc_op *op, ncclComm_t comm);
 void nc_reduce_load(const nc_reduction *r, ncclDataType_t dtype, void *out, const void *in, size_t count);
 /* out = acc op in; all may be the same memory. */
-void nc_reduce_combine(const nc_reduction *r, ncclDataType_t dtype, void *out, const void *acc, const void *in,
-                       size_t count);
+void nc_reduce_combine(const nc_reduction *r, ncclDataType_t dtype, void *out, const void *acc,
+                       const void *in, size_t count);
 void nc_reduce_finish(const nc_reduction *r, ncclDataType_t dtype, void *data, size_t count);
 
 #endif

@@ -12,7 +12,8 @@ static bool checks_pointers(void)
     return value == NULL || strcmp(value, "0") != 0;
 }
 
-static ncclResult_t check_pointer(const nc_op *op, const void *pointer, size_t bytes, const char *name, const char *call)
+static ncclResult_t check_pointer(const nc_op *op, const void *pointer, size_t bytes, const char *name,
+                                  const char *call)
 {
     gpusim_pointer at = psd_gpusim_pointer(pointer);
     if (pointer == NULL || at.type == cudaMemoryTypeUnregistered) {
@@ -20,11 +21,13 @@ static ncclResult_t check_pointer(const nc_op *op, const void *pointer, size_t b
         return ncclInvalidArgument;
     }
     if (at.type == cudaMemoryTypeDevice && at.device != op->comm->device) {
-        nc_warn("%s : %s allocated on device %d mismatchs with NCCL device %d", call, name, at.device, op->comm->device);
+        nc_warn("%s : %s allocated on device %d mismatchs with NCCL device %d", call, name, at.device,
+                op->comm->device);
         return ncclInvalidArgument;
     }
     if (at.bytes < bytes) {
-        nc_warn("%s : %s %p has %zu bytes to the end of its allocation, needs %zu", call, name, pointer, at.bytes, bytes);
+        nc_warn("%s : %s %p has %zu bytes to the end of its allocation, needs %zu", call, name, pointer,
+                at.bytes, bytes);
         return ncclInvalidArgument;
     }
     return ncclSuccess;
@@ -113,36 +116,38 @@ static ncclResult_t enqueue(nc_op op, ncclComm_t handle, const char *call)
     return nc_group_leave(result);
 }
 
-GPUSIM_EXPORT ncclResult_t ncclSend(const void *in, size_t count, ncclDataType_t dtype, int peer, ncclComm_t comm,
-                                    cudaStream_t stream)
+GPUSIM_EXPORT ncclResult_t ncclSend(const void *in, size_t count, ncclDataType_t dtype, int peer,
+                                    ncclComm_t comm, cudaStream_t stream)
 {
-    return enqueue((nc_op){.kind = NC_SEND, .in = in, .count = count, .dtype = dtype, .root = peer, .stream = stream},
-                   comm, "Send");
+    return enqueue(
+        (nc_op){.kind = NC_SEND, .in = in, .count = count, .dtype = dtype, .root = peer, .stream = stream},
+        comm, "Send");
 }
 
 GPUSIM_EXPORT ncclResult_t ncclRecv(void *out, size_t count, ncclDataType_t dtype, int peer, ncclComm_t comm,
                                     cudaStream_t stream)
 {
-    return enqueue((nc_op){.kind = NC_RECV, .out = out, .count = count, .dtype = dtype, .root = peer, .stream = stream},
-                   comm, "Recv");
+    return enqueue(
+        (nc_op){.kind = NC_RECV, .out = out, .count = count, .dtype = dtype, .root = peer, .stream = stream},
+        comm, "Recv");
 }
 
-GPUSIM_EXPORT ncclResult_t ncclBroadcast(const void *in, void *out, size_t count, ncclDataType_t dtype, int root,
-                                         ncclComm_t comm, cudaStream_t stream)
+GPUSIM_EXPORT ncclResult_t ncclBroadcast(const void *in, void *out, size_t count, ncclDataType_t dtype,
+                                         int root, ncclComm_t comm, cudaStream_t stream)
 {
     nc_op op = {.kind = NC_BROADCAST, .in = in, .out = out, .count = count, .dtype = dtype, .root = root};
     op.stream = stream;
     return enqueue(op, comm, "Broadcast");
 }
 
-GPUSIM_EXPORT ncclResult_t ncclBcast(void *buffer, size_t count, ncclDataType_t dtype, int root, ncclComm_t comm,
-                                     cudaStream_t stream)
+GPUSIM_EXPORT ncclResult_t ncclBcast(void *buffer, size_t count, ncclDataType_t dtype, int root,
+                                     ncclComm_t comm, cudaStream_t stream)
 {
     return ncclBroadcast(buffer, buffer, count, dtype, root, comm, stream);
 }
 
-GPUSIM_EXPORT ncclResult_t ncclReduce(const void *in, void *out, size_t count, ncclDataType_t dtype, ncclRedOp_t redop,
-                                      int root, ncclComm_t comm, cudaStream_t stream)
+GPUSIM_EXPORT ncclResult_t ncclReduce(const void *in, void *out, size_t count, ncclDataType_t dtype,
+                                      ncclRedOp_t redop, int root, ncclComm_t comm, cudaStream_t stream)
 {
     nc_op op = {.kind = NC_REDUCE, .in = in, .out = out, .count = count, .dtype = dtype, .redop = redop};
     op.root = root;
@@ -161,14 +166,16 @@ GPUSIM_EXPORT ncclResult_t ncclAllReduce(const void *in, void *out, size_t count
 GPUSIM_EXPORT ncclResult_t ncclReduceScatter(const void *in, void *out, size_t count, ncclDataType_t dtype,
                                              ncclRedOp_t redop, ncclComm_t comm, cudaStream_t stream)
 {
-    nc_op op = {.kind = NC_REDUCE_SCATTER, .in = in, .out = out, .count = count, .dtype = dtype, .redop = redop};
+    nc_op op = {
+        .kind = NC_REDUCE_SCATTER, .in = in, .out = out, .count = count, .dtype = dtype, .redop = redop};
     op.stream = stream;
     return enqueue(op, comm, "ReduceScatter");
 }
 
-GPUSIM_EXPORT ncclResult_t ncclAllGather(const void *in, void *out, size_t count, ncclDataType_t dtype, ncclComm_t comm,
-                                         cudaStream_t stream)
+GPUSIM_EXPORT ncclResult_t ncclAllGather(const void *in, void *out, size_t count, ncclDataType_t dtype,
+                                         ncclComm_t comm, cudaStream_t stream)
 {
-    nc_op op = {.kind = NC_ALL_GATHER, .in = in, .out = out, .count = count, .dtype = dtype, .stream = stream};
+    nc_op op = {
+        .kind = NC_ALL_GATHER, .in = in, .out = out, .count = count, .dtype = dtype, .stream = stream};
     return enqueue(op, comm, "AllGather");
 }

@@ -7,7 +7,8 @@
 #include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER; /* a reference was given up, a communicator aborted */
+static pthread_cond_t changed =
+    PTHREAD_COND_INITIALIZER; /* a reference was given up, a communicator aborted */
 static ncclComm_t live;
 
 /* ---- lifetime */
@@ -241,12 +242,13 @@ static ncclResult_t check_peers(ncclComm_t comm)
     for (int r = 0; r < comm->ranks; r++) {
         const seg_rank *peer = &comm->seg.rank_at[r];
         if (peer->version != mine->version) {
-            nc_warn("Mismatched NCCL version detected : rank %d version %d rank %d version %d", r, peer->version,
-                    comm->rank, mine->version);
+            nc_warn("Mismatched NCCL version detected : rank %d version %d rank %d version %d", r,
+                    peer->version, comm->rank, mine->version);
             return ncclInvalidUsage;
         }
         if (r != comm->rank && peer->host == mine->host && strcmp(peer->bus, mine->bus) == 0) {
-            nc_warn("Duplicate GPU detected : rank %d and rank %d both on CUDA device %s", comm->rank, r, mine->bus);
+            nc_warn("Duplicate GPU detected : rank %d and rank %d both on CUDA device %s", comm->rank, r,
+                    mine->bus);
             return ncclInvalidUsage;
         }
     }
@@ -266,7 +268,8 @@ ncclResult_t nc_comm_join(ncclComm_t comm, ncclComm_t also)
     const char *wrong = seg_open(&comm->seg, comm->id, comm->rank, comm->ranks);
     if (wrong == NULL)
         comm->has_segment = true;
-    if (wrong == NULL && !atomic_compare_exchange_strong(&comm->seg.rank_at[comm->rank].claimed, &unclaimed, 1))
+    if (wrong == NULL &&
+        !atomic_compare_exchange_strong(&comm->seg.rank_at[comm->rank].claimed, &unclaimed, 1))
         wrong = "rank has already checked in";
     if (wrong != NULL) {
         nc_warn("Bootstrap Root : %s (rank %d of %d)", wrong, comm->rank, comm->ranks);

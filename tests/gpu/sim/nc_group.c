@@ -157,7 +157,8 @@ static ncclResult_t run_jobs(nc_job *jobs)
     size_t i = 0;
     for (nc_job *j = jobs; j != NULL; j = j->next, i++) {
         threads[i].job = j;
-        threads[i].has_thread = count > 1 && pthread_create(&threads[i].thread, NULL, job_main, &threads[i]) == 0;
+        threads[i].has_thread =
+            count > 1 && pthread_create(&threads[i].thread, NULL, job_main, &threads[i]) == 0;
     }
     for (i = 0; i < count; i++) {
         if (threads[i].has_thread)
@@ -233,7 +234,10 @@ static ncclResult_t close_group(void)
         result = ncclInvalidUsage;
     }
     if (result == ncclSuccess) {
-        *l = (launch){.ops = current.ops, .count = current.count, .kernels = kernels, .is_blocking = current.blocking != 0};
+        *l = (launch){.ops = current.ops,
+                      .count = current.count,
+                      .kernels = kernels,
+                      .is_blocking = current.blocking != 0};
         result = make_kernels(l);
     }
     if (result != ncclSuccess) {
@@ -248,7 +252,8 @@ static ncclResult_t close_group(void)
     current = (group){0};
     if (result != ncclSuccess)
         return result;
-    bool inline_ok = l->jobs == NULL && (l->kernel_count == 0 || (settings_get()->inline_launch && is_connected(l)));
+    bool inline_ok =
+        l->jobs == NULL && (l->kernel_count == 0 || (settings_get()->inline_launch && is_connected(l)));
     return l->is_blocking || inline_ok ? run_launch(l) : run_in_background(l);
 }
 

@@ -59,8 +59,8 @@ static void init_end(nc_job *base, ncclResult_t result)
 {
     init_job *job = (init_job *)base;
     ncclComm_t comm = base->comm;
-    nc_info("comm %p rank %d nranks %d cudaDev %d - Init %s", (void *)comm, comm->rank, comm->ranks, comm->device,
-            ncclGetErrorString(result));
+    nc_info("comm %p rank %d nranks %d cudaDev %d - Init %s", (void *)comm, comm->rank, comm->ranks,
+            comm->device, ncclGetErrorString(result));
     if (result == ncclSuccess || !comm->is_blocking) {
         nc_comm_settle(comm, result);
         nc_comm_put(comm);
@@ -94,7 +94,8 @@ static ncclResult_t init(ncclComm_t *handle, int ranks, const ncclUniqueId *id, 
     if (rank == 0)
         nc_log_version();
     init_job *job = calloc(1, sizeof *job);
-    ncclComm_t comm = job != NULL ? nc_comm_new((const uint8_t *)id->internal, rank, ranks, device, is_blocking) : NULL;
+    ncclComm_t comm =
+        job != NULL ? nc_comm_new((const uint8_t *)id->internal, rank, ranks, device, is_blocking) : NULL;
     if (comm == NULL) {
         free(job);
         return ncclSystemError;
@@ -242,7 +243,8 @@ static void split_end(nc_job *base, ncclResult_t result)
     free(job);
 }
 
-static ncclResult_t split(ncclComm_t parent, int color, int key, ncclComm_t *handle, const ncclConfig_t *config)
+static ncclResult_t split(ncclComm_t parent, int color, int key, ncclComm_t *handle,
+                          const ncclConfig_t *config)
 {
     bool is_blocking;
     ncclResult_t result = blocking_of(config, parent->is_blocking, &is_blocking);
@@ -255,7 +257,8 @@ static ncclResult_t split(ncclComm_t parent, int color, int key, ncclComm_t *han
     split_job *job = calloc(1, sizeof *job);
     if (job == NULL)
         return ncclSystemError;
-    job->base = (nc_job){.comm = parent, .is_blocking = parent->is_blocking, .run = split_run, .end = split_end};
+    job->base =
+        (nc_job){.comm = parent, .is_blocking = parent->is_blocking, .run = split_run, .end = split_end};
     job->number = parent->splits + 1;
     job->color = color;
     job->key = key;
@@ -277,7 +280,8 @@ static ncclResult_t split(ncclComm_t parent, int color, int key, ncclComm_t *han
     return result;
 }
 
-GPUSIM_EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *handle, ncclConfig_t *config)
+GPUSIM_EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *handle,
+                                         ncclConfig_t *config)
 {
     nc_group_enter();
     ncclResult_t result = nc_call_begin(comm, "CommSplit");

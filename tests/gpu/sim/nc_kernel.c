@@ -13,9 +13,9 @@
 typedef struct lane {
     const nc_op **ops; /* into the kernel's, in order */
     size_t count;
-    size_t at;         /* the current one */
-    uint64_t step;     /* of the current one */
-    nc_reduction how;  /* of the current one, from step 0 on */
+    size_t at;        /* the current one */
+    uint64_t step;    /* of the current one */
+    nc_reduction how; /* of the current one, from step 0 on */
     seg_channel *from, *to;
     int from_rank, to_rank; /* to be woken */
 } lane;
@@ -417,8 +417,10 @@ static bool has_illegal_address(const nc_kernel *k)
 {
     for (size_t i = 0; i < k->count; i++) {
         const nc_op *op = &k->ops[i];
-        const void *in = op->kind == NC_RECV || (op->kind == NC_BROADCAST && op->root != k->comm->rank) ? NULL : op->in;
-        const void *out = op->kind == NC_SEND || (op->kind == NC_REDUCE && op->root != k->comm->rank) ? NULL : op->out;
+        const void *in =
+            op->kind == NC_RECV || (op->kind == NC_BROADCAST && op->root != k->comm->rank) ? NULL : op->in;
+        const void *out =
+            op->kind == NC_SEND || (op->kind == NC_REDUCE && op->root != k->comm->rank) ? NULL : op->out;
         if ((in != NULL && psd_gpusim_pointer(in).type == cudaMemoryTypeUnregistered) ||
             (out != NULL && psd_gpusim_pointer(out).type == cudaMemoryTypeUnregistered))
             return true;

@@ -72,8 +72,8 @@ void nc_log_version(void)
     pthread_once(&once, open_log);
     pthread_mutex_lock(&lock);
     if (level >= LEVEL_VERSION) {
-        fprintf(file, "NCCL version %d.%d.%d+cuda%d.%d (device simulator)\n", v / 10000, v / 100 % 100, v % 100,
-                CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+        fprintf(file, "NCCL version %d.%d.%d+cuda%d.%d (device simulator)\n", v / 10000, v / 100 % 100,
+                v % 100, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
         fflush(file);
     }
     pthread_mutex_unlock(&lock);

@@ -37,7 +37,8 @@ GPUSIM_EXPORT ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buffer,
         return result;
     gpusim_pointer at = psd_gpusim_pointer(buffer);
     nc_registration *made = NULL;
-    if (handle == NULL || at.type != cudaMemoryTypeDevice || at.device != comm->device || bytes == 0 || at.bytes < bytes) {
+    if (handle == NULL || at.type != cudaMemoryTypeDevice || at.device != comm->device || bytes == 0 ||
+        at.bytes < bytes) {
         nc_warn("CommRegister : buffer %p is not %zu bytes of device %d", buffer, bytes, comm->device);
         result = ncclInvalidArgument;
     } else if ((made = calloc(1, sizeof *made)) == NULL) {
@@ -84,7 +85,8 @@ GPUSIM_EXPORT ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scala
         result = at == NC_REDOPS ? ncclInternalError : ncclInvalidArgument;
     } else {
         nc_redop *made = &comm->redops[at];
-        *made = (nc_redop){.used = true, .dtype = dtype, .on_device = residence == ncclScalarDevice, .scalar = scalar};
+        *made = (nc_redop){
+            .used = true, .dtype = dtype, .on_device = residence == ncclScalarDevice, .scalar = scalar};
         if (!made->on_device)
             memcpy(made->value, scalar, size);
         *op = (ncclRedOp_t)(ncclNumOps + at);

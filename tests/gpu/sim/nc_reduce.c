@@ -118,35 +118,35 @@ static double apply_float(ncclRedOp_t op, double a, double b)
 /* ---- loops */
 
 /* Integers wrap: W is the unsigned type to compute in. */
-#define INTEGER(name, T, W)                                                                                    \
-    static void combine_##name(const nc_reduction *r, T *out, const T *acc, const T *in, size_t count)         \
-    {                                                                                                          \
-        for (size_t i = 0; i < count; i++) {                                                                   \
-            T a = acc[i], b = r->scales ? (T)((W)in[i] * (W)(int64_t)r->scale) : in[i];                        \
-            switch ((int)r->op) {                                                                              \
-            case ncclProd:                                                                                     \
-                out[i] = (T)((W)a * (W)b);                                                                     \
-                break;                                                                                         \
-            case ncclMax:                                                                                      \
-                out[i] = a > b ? a : b;                                                                        \
-                break;                                                                                         \
-            case ncclMin:                                                                                      \
-                out[i] = a < b ? a : b;                                                                        \
-                break;                                                                                         \
-            default:                                                                                           \
-                out[i] = (T)((W)a + (W)b);                                                                     \
-            }                                                                                                  \
-        }                                                                                                      \
-    }                                                                                                          \
-    static void scale_##name(const nc_reduction *r, T *out, const T *in, size_t count)                         \
-    {                                                                                                          \
-        for (size_t i = 0; i < count; i++)                                                                     \
-            out[i] = (T)((W)in[i] * (W)(int64_t)r->scale);                                                     \
-    }                                                                                                          \
-    static void divide_##name(const nc_reduction *r, T *data, size_t count)                                    \
-    {                                                                                                          \
-        for (size_t i = 0; i < count; i++)                                                                     \
-            data[i] = (T)(data[i] / (T)r->divisor);                                                            \
+#define INTEGER(name, T, W)                                                                                  \
+    static void combine_##name(const nc_reduction *r, T *out, const T *acc, const T *in, size_t count)       \
+    {                                                                                                        \
+        for (size_t i = 0; i < count; i++) {                                                                 \
+            T a = acc[i], b = r->scales ? (T)((W)in[i] * (W)(int64_t)r->scale) : in[i];                      \
+            switch ((int)r->op) {                                                                            \
+            case ncclProd:                                                                                   \
+                out[i] = (T)((W)a * (W)b);                                                                   \
+                break;                                                                                       \
+            case ncclMax:                                                                                    \
+                out[i] = a > b ? a : b;                                                                      \
+                break;                                                                                       \
+            case ncclMin:                                                                                    \
+                out[i] = a < b ? a : b;                                                                      \
+                break;                                                                                       \
+            default:                                                                                         \
+                out[i] = (T)((W)a + (W)b);                                                                   \
+            }                                                                                                \
+        }                                                                                                    \
+    }                                                                                                        \
+    static void scale_##name(const nc_reduction *r, T *out, const T *in, size_t count)                       \
+    {                                                                                                        \
+        for (size_t i = 0; i < count; i++)                                                                   \
+            out[i] = (T)((W)in[i] * (W)(int64_t)r->scale);                                                   \
+    }                                                                                                        \
+    static void divide_##name(const nc_reduction *r, T *data, size_t count)                                  \
+    {                                                                                                        \
+        for (size_t i = 0; i < count; i++)                                                                   \
+            data[i] = (T)(data[i] / (T)r->divisor);                                                          \
     }
 
 INTEGER(i8, int8_t, uint32_t)
@@ -176,15 +176,16 @@ static double scaled_small(const nc_reduction *r, ncclDataType_t dtype, const vo
     return r->scales ? decode(&formats[dtype], encode(&formats[dtype], value * r->scale)) : value;
 }
 
-static void combine_small(const nc_reduction *r, ncclDataType_t dtype, void *out, const void *acc, const void *in,
-                          size_t count)
+static void combine_small(const nc_reduction *r, ncclDataType_t dtype, void *out, const void *acc,
+                          const void *in, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        store_small(dtype, out, i, apply_float(r->op, load_small(dtype, acc, i), scaled_small(r, dtype, in, i)));
+        store_small(dtype, out, i,
+                    apply_float(r->op, load_small(dtype, acc, i), scaled_small(r, dtype, in, i)));
 }
 
-void nc_reduce_combine(const nc_reduction *r, ncclDataType_t dtype, void *out, const void *acc, const void *in,
-                       size_t count)
+void nc_reduce_combine(const nc_reduction *r, ncclDataType_t dtype, void *out, const void *acc,
+                       const void *in, size_t count)
 {
     switch (dtype) {
     case ncclInt8:
@@ -327,7 +328,8 @@ nc_reduction nc_reduction_of(const nc_op *op, ncclComm_t comm)
         r = (nc_reduction){.op = ncclSum, .scales = true};
         r.scale = scalar_value(op->dtype, custom->on_device ? custom->scalar : (const void *)custom->value);
     } else if (op->redop == ncclAvg) {
-        r = (nc_reduction){.op = ncclSum, .divisor = is_integer(op->dtype) ? n : 0, .scales = !is_integer(op->dtype)};
+        r = (nc_reduction){
+            .op = ncclSum, .divisor = is_integer(op->dtype) ? n : 0, .scales = !is_integer(op->dtype)};
         r.scale = 1.0 / n;
         if (nc_type_size(op->dtype) < 4 && r.scales)
             r.scale = decode(&formats[op->dtype], encode(&formats[op->dtype], r.scale));

@@ -23,11 +23,11 @@ cudaError_t rt_error(cudaError_t error);
 int rt_device(void);       /* the thread's current device */
 int rt_device_count(void); /* that this process sees */
 
-#define RT_ENTER()                                                                                             \
-    do {                                                                                                       \
-        cudaError_t enter_ = rt_enter();                                                                       \
-        if (enter_ != cudaSuccess)                                                                             \
-            return rt_error(enter_);                                                                           \
+#define RT_ENTER()                                                                                           \
+    do {                                                                                                     \
+        cudaError_t enter_ = rt_enter();                                                                     \
+        if (enter_ != cudaSuccess)                                                                           \
+            return rt_error(enter_);                                                                         \
     } while (0)
 
 /* The error that a failed device gives, or cudaSuccess. */

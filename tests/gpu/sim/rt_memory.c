@@ -93,7 +93,8 @@ static char *map(size_t bytes, size_t *mapped)
     size_t data = (bytes + page - 1) / page * page;
     if (data < bytes)
         return NULL;
-    char *base = mmap(NULL, data + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *base =
+        mmap(NULL, data + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED)
         return NULL;
     mprotect(base + data, page, PROT_NONE);
@@ -322,8 +323,8 @@ static bool fits(gpusim_pointer to, gpusim_pointer from, size_t bytes, enum cuda
  * copied to staging memory on return; to pageable memory, the function returns once the copy has completed.
  * Synchronous: additionally, transfers with page-locked memory are complete on return; device to device, "no
  * host-side synchronization is performed". */
-static cudaError_t copy_memory(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream,
-                               bool synchronous)
+static cudaError_t copy_memory(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+                               cudaStream_t stream, bool synchronous)
 {
     gpusim_pointer target = psd_gpusim_pointer(to), source = psd_gpusim_pointer(from);
     if (bytes == 0)

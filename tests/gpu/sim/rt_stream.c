@@ -330,7 +330,10 @@ GPUSIM_EXPORT cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsign
     if (out == NULL || (flags & ~(unsigned)cudaStreamNonBlocking) != 0)
         return rt_error(cudaErrorInvalidValue);
     pthread_mutex_lock(&rt_lock);
-    struct CUstream_st *stream = stream_new(rt_device(), flags, priority > 0 ? 0 : priority < -5 ? -5 : priority);
+    struct CUstream_st *stream = stream_new(rt_device(), flags,
+                                            priority > 0    ? 0
+                                            : priority < -5 ? -5
+                                                            : priority);
     pthread_mutex_unlock(&rt_lock);
     if (stream == NULL)
         return rt_error(cudaErrorMemoryAllocation);
@@ -488,8 +491,8 @@ static cudaError_t launch(int device, const cudaStream_t *handles, int count, rt
     return done != NULL ? cudaSuccess : error;
 }
 
-cudaError_t psd_gpusim_launch(int device, const cudaStream_t *handles, int count, mark *after, gpusim_kernel kernel,
-                              void *arg, mark **out)
+cudaError_t psd_gpusim_launch(int device, const cudaStream_t *handles, int count, mark *after,
+                              gpusim_kernel kernel, void *arg, mark **out)
 {
     mark **waits = calloc((size_t)count + 1, sizeof *waits);
     if (waits == NULL)

@@ -17,12 +17,12 @@ typedef struct settings {
     size_t device_memory; /* bytes per device */
     const char *dir;      /* where segments lie */
 
-    int nccl_version;     /* as ncclGetVersion */
-    size_t buffer_bytes;  /* sends up to this many bytes complete before their receive */
-    bool inline_launch;   /* a group that needs no connection is launched by ncclGroupEnd itself */
-    int init_hang_rank;   /* rank whose ncclCommInitRank never finishes; SETTING_* */
-    int abort_hang_rank;  /* rank whose ncclCommAbort never returns; SETTING_* */
-    int async_error_rank; /* rank that gets an asynchronous error... */
+    int nccl_version;        /* as ncclGetVersion */
+    size_t buffer_bytes;     /* sends up to this many bytes complete before their receive */
+    bool inline_launch;      /* a group that needs no connection is launched by ncclGroupEnd itself */
+    int init_hang_rank;      /* rank whose ncclCommInitRank never finishes; SETTING_* */
+    int abort_hang_rank;     /* rank whose ncclCommAbort never returns; SETTING_* */
+    int async_error_rank;    /* rank that gets an asynchronous error... */
     uint64_t async_error_op; /* ...at this operation, counted from 1 over the process */
     int async_error_code;    /* ncclResult_t */
     int slow_rank;           /* rank whose kernels start late; SETTING_* */

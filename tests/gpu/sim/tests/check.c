@@ -27,7 +27,8 @@ static void pause_shortly(void)
 
 void check_failed(const char *file, int line, const char *text, long got, long wanted)
 {
-    fprintf(stderr, "%s:%d: %s (got %ld, wanted %ld); %s\n", file, line, text, got, wanted, ncclGetLastError(NULL));
+    fprintf(stderr, "%s:%d: %s (got %ld, wanted %ld); %s\n", file, line, text, got, wanted,
+            ncclGetLastError(NULL));
     _exit(1);
 }
 

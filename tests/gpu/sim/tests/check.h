@@ -24,7 +24,7 @@ typedef struct check_case {
     const char *name;
     void (*run)(int rank, shared *s);
     int ranks;
-    const char *env[4]; /* NAME=value */
+    const char *env[4];          /* NAME=value */
     bool is_killed[CHECK_RANKS]; /* a rank that ends by SIGKILL */
 } check_case;
 
@@ -33,16 +33,16 @@ int check_main(const char *program, const check_case *cases, size_t count);
 /* Ends the process as failed. */
 void check_failed(const char *file, int line, const char *text, long got, long wanted);
 
-#define CHECK(condition)                                                                                       \
-    do {                                                                                                       \
-        if (!(condition))                                                                                      \
-            check_failed(__FILE__, __LINE__, #condition, 0, 0);                                                \
+#define CHECK(condition)                                                                                     \
+    do {                                                                                                     \
+        if (!(condition))                                                                                    \
+            check_failed(__FILE__, __LINE__, #condition, 0, 0);                                              \
     } while (0)
-#define CHECK_EQ(got, wanted)                                                                                  \
-    do {                                                                                                       \
-        long got_ = (long)(got), wanted_ = (long)(wanted);                                                     \
-        if (got_ != wanted_)                                                                                   \
-            check_failed(__FILE__, __LINE__, #got " == " #wanted, got_, wanted_);                              \
+#define CHECK_EQ(got, wanted)                                                                                \
+    do {                                                                                                     \
+        long got_ = (long)(got), wanted_ = (long)(wanted);                                                   \
+        if (got_ != wanted_)                                                                                 \
+            check_failed(__FILE__, __LINE__, #got " == " #wanted, got_, wanted_);                            \
     } while (0)
 #define OK(call) CHECK_EQ(call, 0)
 

@@ -85,7 +85,10 @@ static double combined(ncclRedOp_t op, int ranks, size_t i)
     double out = value_at(0, i);
     for (int r = 1; r < ranks; r++) {
         double v = value_at(r, i);
-        out = op == ncclProd ? out * v : op == ncclMax ? (v > out ? v : out) : op == ncclMin ? (v < out ? v : out) : out + v;
+        out = op == ncclProd  ? out * v
+              : op == ncclMax ? (v > out ? v : out)
+              : op == ncclMin ? (v < out ? v : out)
+                              : out + v;
     }
     return op == ncclAvg ? out / ranks : out;
 }
@@ -102,7 +105,8 @@ static void *inputs(ncclDataType_t type, int rank, size_t from, size_t count)
 }
 
 /* Is the device's memory at `out` that of the combined elements from, from + 1...? */
-static void check_combined(ncclDataType_t type, ncclRedOp_t op, int ranks, const void *out, size_t from, size_t count)
+static void check_combined(ncclDataType_t type, ncclRedOp_t op, int ranks, const void *out, size_t from,
+                           size_t count)
 {
     size_t bytes = count * type_size(type);
     char *got = malloc(bytes), *wanted = malloc(bytes);
@@ -124,7 +128,8 @@ static bool is_exact(ncclDataType_t type, ncclRedOp_t op, int ranks)
     bool is_integer = type <= ncclUint64;
     if (op == ncclAvg)
         return ranks == 1 || ranks == 2 || ranks == 4 || is_integer;
-    return type_size(type) > 1 || is_integer || op == ncclMax || op == ncclMin || (op == ncclSum && ranks < 4);
+    return type_size(type) > 1 || is_integer || op == ncclMax || op == ncclMin ||
+           (op == ncclSum && ranks < 4);
 }
 
 static void reductions(ncclComm_t comm, int rank, int ranks, ncclDataType_t type, ncclRedOp_t op)

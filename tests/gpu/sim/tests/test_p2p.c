@@ -314,7 +314,8 @@ static void failed_group_does_nothing(int rank, shared *s)
     char *data = device_bytes(16, rank);
     warm(comm, 1 - rank, stream);
     OK(ncclGroupStart());
-    OK(rank == 0 ? ncclSend(data, 16, ncclInt8, 1, comm, stream) : ncclRecv(data, 16, ncclInt8, 0, comm, stream));
+    OK(rank == 0 ? ncclSend(data, 16, ncclInt8, 1, comm, stream)
+                 : ncclRecv(data, 16, ncclInt8, 0, comm, stream));
     CHECK_EQ(ncclSend(data, 16, ncclInt8, 2, comm, stream), ncclInvalidArgument);
     CHECK_EQ(ncclGroupEnd(), ncclInvalidArgument);
     OK(cudaStreamQuery(stream));
