@@ -126,7 +126,8 @@ static uint64_t begin_record(const op_call *call)
     return psd_record_begin(&call->ctx->recorder, &start);
 }
 
-static psd_status start(op_call *call, psd_request **request, uint64_t *record)
+/* PSD_OK: it is in flight as *request, or, with a `result`, complete already if that is not PSD_INPROGRESS. */
+static psd_status start(op_call *call, psd_op_result *result, psd_request **request, uint64_t *record)
 {
     char label[LABEL_BYTES];
     psd_group_slot *group = call->group;
@@ -136,10 +137,12 @@ static psd_status start(op_call *call, psd_request **request, uint64_t *record)
     if (collective)
         pthread_mutex_lock(&group->order);
     *record = begin_record(call);
-    psd_status status = group->ops->start(group->backend, &call->op, request);
+    psd_status status = result != NULL && group->ops->run != NULL
+                            ? group->ops->run(group->backend, &call->op, result, request)
+                            : group->ops->start(group->backend, &call->op, request);
     if (collective)
         pthread_mutex_unlock(&group->order);
-    if (status == PSD_OK)
+    if (status == PSD_OK || status == PSD_INPROGRESS)
         return PSD_OK;
     char text[PSD_MAX_TEXT];
     psd_record_end(&call->ctx->recorder, *record, status, call->peer, 0);
@@ -186,6 +189,17 @@ static psd_status not_ended(const op_call *call)
                     call->ctx->ops->name);
 }
 
+/* What a blocking call tells of a complete operation. */
+static void tell(op_call *call, uint64_t record, const psd_op_result *result)
+{
+    psd_record_end(&call->ctx->recorder, record, result->status,
+                   call->peer >= 0 ? call->peer : result->source, result->ordinal);
+    if (result->status == PSD_OK && call->info != NULL) {
+        call->info->source = result->source;
+        call->info->tag = result->tag;
+    }
+}
+
 /* A blocking call does not return while the backend may touch the caller's memory. */
 static psd_status run_to_end(op_call *call, psd_request *request, uint64_t record)
 {
@@ -202,14 +216,11 @@ static psd_status run_to_end(op_call *call, psd_request *request, uint64_t recor
     }
     if (status == PSD_INPROGRESS)
         return not_ended(call);
-    psd_record_end(&ctx->recorder, record, status, call->peer >= 0 ? call->peer : result.source,
-                   result.ordinal);
+    result.status = status;
+    tell(call, record, &result);
     if (status != PSD_OK) {
         op_error(call, status, "%s", ctx->ops->request_text(request));
         atomic_store(&call->group->told, true);
-    } else if (call->info != NULL) {
-        call->info->source = result.source;
-        call->info->tag = result.tag;
     }
     ctx->ops->release(request);
     return status;
@@ -235,7 +246,7 @@ static psd_status start_work(op_call *call, psd_work_slot **out)
                         "no room for another work: out of memory, or %d are in flight; wait for some",
                         PSD_MAX_WORKS);
     call->op.cookie = (uint64_t)(uintptr_t)slot;
-    psd_status status = start(call, &request, &record);
+    psd_status status = start(call, NULL, &request, &record);
     if (status != PSD_OK) {
         psd_work_cancel(&call->ctx->works, slot);
         return status;
@@ -298,9 +309,12 @@ psd_status op_close(op_call *call, psd_status status)
     } else if (status == PSD_OK) {
         psd_request *request = NULL;
         uint64_t record = 0;
-        status = start(call, &request, &record);
-        if (status == PSD_OK)
+        psd_op_result result = {.status = PSD_INPROGRESS};
+        status = start(call, &result, &request, &record);
+        if (status == PSD_OK && result.status == PSD_INPROGRESS)
             status = run_to_end(call, request, record);
+        else if (status == PSD_OK)
+            tell(call, record, &result);
     }
     if (call->group != NULL)
         psd_group_release(call->group);

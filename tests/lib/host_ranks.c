@@ -191,8 +191,12 @@ psd_status host_run(host_rank *r, const psd_op *op, char *text)
 {
     psd_request *request = NULL;
     psd_op_result result;
-    psd_status status = host->start(r->group, op, &request);
-    if (status != PSD_OK) {
+    bool is_quick = (uint32_t)(r->rank + r->runs++) % 3 != 0;
+    psd_status status =
+        is_quick ? host->run(r->group, op, &result, &request) : host->start(r->group, op, &request);
+    if (is_quick && status == PSD_OK)
+        return result.status;
+    if (status < 0) {
         if (text != NULL)
             (void)host->group_error(r->group, text, PSD_MAX_TEXT);
         return status;

@@ -30,6 +30,7 @@ struct host_rank {
     psd_backend *backend;
     psd_backend_group *group;
     atomic_int broken; /* calls of on_group_broken */
+    int runs;          /* calls of host_run */
     int failures;
 };
 
@@ -49,7 +50,7 @@ void host_check_failed(host_rank *r, const char *file, int line, const char *con
 
 /* An operation with the fields that all have, and a deadline of 20 s. */
 psd_op host_op(psd_op_kind kind, psd_dtype dtype, int64_t count, const void *in, void *out);
-/* Starts and waits; the operation's status. `text` (PSD_MAX_TEXT, or NULL) gets the error. */
+/* Runs it, or starts it and waits: in turns that are not the same on all ranks; the operation's status. `text` (PSD_MAX_TEXT, or NULL) gets the error. */
 psd_status host_run(host_rank *r, const psd_op *op, char *text);
 psd_request *host_start(host_rank *r, const psd_op *op);
 /* Waits, tests and releases; the operation's status. */

@@ -173,6 +173,10 @@ struct psd_backend_ops {
     /* [any] Starts an operation. Collectives of one group are started in program order (the caller holds the
      * group's order lock). A broken group gives its status. */
     psd_status (*start)(psd_backend_group *group, const psd_op *op, psd_request **out);
+    /* [any] Optional. As start(), for a caller that waits next: may block for some microseconds, and if the operation is
+     * complete then there is no request: PSD_OK, and *result is written. PSD_INPROGRESS: started, *out is to be waited
+     * for. */
+    psd_status (*run)(psd_backend_group *group, const psd_op *op, psd_op_result *result, psd_request **out);
     /* [any] Makes progress once; PSD_INPROGRESS, or the result's status, and then *result is written. */
     psd_status (*test)(psd_request *request, psd_op_result *result);
     /* [any] Blocks until all (or, with any, one) of the requests are complete or the deadline has passed

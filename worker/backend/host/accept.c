@@ -160,7 +160,8 @@ static psd_status take_offer(pending *p, const handshake_frame *offer, char *why
     psd_status status = shm_take_offer(&p->shm, offer->ring_bytes, fds[0], why, why_bytes);
     if (status != PSD_OK)
         return status;
-    status = peer_bell_open(&p->shm.bell, fds[1], fds[2], why, why_bytes);
+    status = peer_bell_open(&p->shm.bell, &((const host_net *)p->source.owner)->bell, fds[1], fds[2], why,
+                            why_bytes);
     if (status != PSD_OK)
         return status;
     close(fds[0]);

@@ -2,11 +2,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/membarrier.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #include <unistd.h>
 
 #include "worker/backend/host/segment.h"
@@ -56,6 +59,17 @@ static psd_status open_private_page(bell *b, char *why, size_t why_bytes)
     return PSD_OK;
 }
 
+/* Other threads' fences, made by who is about to sleep: see bell.h. Old kernels and some sandboxes have none. */
+static bool take_part_in_fences(void)
+{
+    return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
+}
+
+static bool fence_everywhere(void)
+{
+    return syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) == 0;
+}
+
 psd_status bell_open(bell *b, bool shared, char *why, size_t why_bytes)
 {
     memset(b, 0, sizeof *b);
@@ -65,9 +79,13 @@ psd_status bell_open(bell *b, bool shared, char *why, size_t why_bytes)
         return PSD_ERR_IO;
     }
     psd_status status = shared ? open_shared_page(b, why, why_bytes) : open_private_page(b, why, why_bytes);
-    if (status != PSD_OK)
+    if (status != PSD_OK) {
         close(b->event_fd);
-    return status;
+        return status;
+    }
+    b->fences = take_part_in_fences() && fence_everywhere();
+    atomic_store_explicit(&b->page->fences, b->fences ? 1 : 0, memory_order_release);
+    return PSD_OK;
 }
 
 void bell_close(bell *b)
@@ -85,6 +103,8 @@ void bell_arm(bell *b)
         atomic_store_explicit(&b->page->armed, b->number, memory_order_relaxed);
     }
     atomic_thread_fence(memory_order_seq_cst);
+    if (b->fences)
+        (void)fence_everywhere(); /* it worked once */
 }
 
 void bell_silence(bell *b)
@@ -125,7 +145,8 @@ static bool is_eventfd(int fd)
     return strcmp(target, "anon_inode:[eventfd]") == 0 && flags >= 0 && (flags & O_NONBLOCK);
 }
 
-psd_status peer_bell_open(peer_bell *b, int page_fd, int event_fd, char *why, size_t why_bytes)
+psd_status peer_bell_open(peer_bell *b, const bell *mine, int page_fd, int event_fd, char *why,
+                          size_t why_bytes)
 {
     psd_status status = segment_check(page_fd, BELL_PAGE_BYTES, why, why_bytes);
     if (status != PSD_OK)
@@ -143,6 +164,7 @@ psd_status peer_bell_open(peer_bell *b, int page_fd, int event_fd, char *why, si
     b->page = page;
     b->event_fd = event_fd;
     b->rung = 0;
+    b->fences = mine->fences && atomic_load_explicit(&b->page->fences, memory_order_acquire) == 1;
     return PSD_OK;
 }
 

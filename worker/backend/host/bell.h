@@ -4,7 +4,11 @@
  * owner is armed the page holds a number other than 0, a new one each time. A peer that has published
  * something does a sequentially consistent fence, looks at the page, and rings once per number. The owner
  * arms (store, the same fence) and looks for something published once more before it sleeps: so one of the
- * two sees the other. */
+ * two sees the other.
+ *
+ * A fence after each message costs more than a small message. So where the kernel can (membarrier), who arms makes all
+ * running threads of all processes that take part do a fence instead: sleeping is what costs. A process says in its
+ * page that it arms so; a peer that takes part itself then needs no fence of its own. */
 #ifndef PSD_HOST_BELL_H
 #define PSD_HOST_BELL_H
 
@@ -18,6 +22,7 @@
 
 typedef struct bell_page {
     _Atomic uint32_t armed;
+    _Atomic uint32_t fences; /* 1: who arms it makes others do a fence */
 } bell_page;
 
 /* Mine. */
@@ -27,6 +32,7 @@ typedef struct bell {
     bell_page *page;
     uint32_t sleepers; /* arms without a disarm */
     uint32_t number;
+    bool fences; /* this process takes part in membarrier */
 } bell;
 
 /* A peer's. */
@@ -34,6 +40,7 @@ typedef struct peer_bell {
     const bell_page *page;
     int event_fd;
     uint32_t rung; /* the number rung last */
+    bool fences;   /* its owner makes us do a fence when it arms: there is no need to do one before ringing */
 } peer_bell;
 
 /* Not shared: only bell_wake() rings it, no peer can. */
@@ -47,10 +54,18 @@ void bell_silence(bell *b);
 /* Any thread. */
 void bell_wake(bell *b);
 
-/* Takes both fds over if they are what a bell is made of; else leaves them to the caller. */
-psd_status peer_bell_open(peer_bell *b, int page_fd, int event_fd, char *why, size_t why_bytes);
+/* `mine`: of this process. Takes both fds over if they are what a bell is made of; else leaves them to the caller. */
+psd_status peer_bell_open(peer_bell *b, const bell *mine, int page_fd, int event_fd, char *why,
+                          size_t why_bytes);
 void peer_bell_close(peer_bell *b);
-/* To be called after what the peer may wait for was published, and after a sequentially consistent fence. */
+/* After what the peer may wait for was published: the fence, if one is needed; then look whether it waits, and ring. */
+static inline void peer_bell_fence(const peer_bell *b)
+{
+    if (b->fences)
+        atomic_signal_fence(memory_order_seq_cst);
+    else
+        atomic_thread_fence(memory_order_seq_cst);
+}
 void peer_bell_ring(peer_bell *b);
 
 #endif

@@ -142,11 +142,14 @@ const coll_schedule coll_all_to_all_pairwise = {pairwise_rounds, all_to_all_mess
                                                 NULL};
 
 /* Dissemination barrier (Hensgen, Finkel, Manber 1988): after round k a rank has heard, directly or not, of
- * the 2^(k+1) ranks up to and including itself. */
+ * the 2^(k+1) ranks up to and including itself. Few ranks tell each other directly: with more of them than cores
+ * each round would cost a turn of all. */
 
 static uint32_t barrier_rounds(const coll *c)
 {
     uint32_t rounds = 0;
+    if (c->size <= COLL_SMALL_RANKS)
+        return 1;
     while ((INT64_C(1) << rounds) < c->size)
         rounds++;
     return rounds;
@@ -154,6 +157,12 @@ static uint32_t barrier_rounds(const coll *c)
 
 static void barrier_messages(const coll *c, uint32_t round, coll_messages *out)
 {
+    for (int32_t d = 1; c->size <= COLL_SMALL_RANKS && d < c->size; d++) {
+        coll_send(out, coll_after(c, d), NULL, 0);
+        coll_recv(out, coll_before(c, d), NULL, 0);
+    }
+    if (c->size <= COLL_SMALL_RANKS)
+        return;
     int32_t distance = (int32_t)(INT64_C(1) << round);
     coll_send(out, coll_after(c, distance), NULL, 0);
     coll_recv(out, coll_before(c, distance), NULL, 0);

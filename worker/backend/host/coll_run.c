@@ -9,7 +9,7 @@
 
 /* --------------------------------------------------------------------------------------------- mismatches */
 
-static fingerprint fingerprint_of(const psd_op *op)
+fingerprint coll_run_fingerprint(const psd_op *op)
 {
     fingerprint fp = {
         .kind = (uint8_t)op->kind,
@@ -28,7 +28,7 @@ static fingerprint fingerprint_in(const frame *f)
     return fp;
 }
 
-static frame frame_of(const hgroup *g, frame_type type, uint64_t ordinal, const fingerprint *what)
+frame coll_run_frame(const hgroup *g, frame_type type, uint64_t ordinal, const fingerprint *what)
 {
     frame f = peer_frame(g, type);
     f.channel = FRAME_COLL;
@@ -75,6 +75,15 @@ static void remember(const psd_request *r, past_op *past)
     memcpy(past->label, r->label, sizeof(past->label));
 }
 
+past_op *coll_run_remember(hgroup *g, const psd_request *r, const char *label)
+{
+    past_op *past = &g->coll_past[r->ordinal % ENGINE_COLL_PAST];
+    past->ordinal = r->ordinal + 1;
+    past->what = r->what;
+    request_label(past->label, label);
+    return past;
+}
+
 /* This rank's collective of an ordinal that it has started: one of the last, or one that is still in flight, told in
  * `room`. NULL if it is no longer remembered. */
 static const past_op *find_past(const hgroup *g, uint64_t ordinal, past_op *room)
@@ -97,7 +106,7 @@ static void dispute(hgroup *g, peer *p, const frame *f, const past_op *mine)
     char text[PSD_MAX_TEXT];
     fingerprint theirs = fingerprint_in(f);
     format_mismatch(g, f->ordinal, mine, (int32_t)f->source, &theirs, "place not known", text, sizeof(text));
-    frame compare = frame_of(g, FRAME_COMPARE, f->ordinal, &mine->what);
+    frame compare = coll_run_frame(g, FRAME_COMPARE, f->ordinal, &mine->what);
     host_group_dispute(g, p, &compare, mine->label, text);
 }
 
@@ -138,7 +147,7 @@ void coll_run_dispute_bytes(hgroup *g, const xfer *r, peer *p, const frame *f)
     const char *label = r->request->label;
     format_cell(g, f, (int32_t)f->source, g->rank, "place not known", label, f->bytes, r->bytes, text,
                 sizeof(text));
-    frame compare = frame_of(g, FRAME_COMPARE, f->ordinal, &r->request->what);
+    frame compare = coll_run_frame(g, FRAME_COMPARE, f->ordinal, &r->request->what);
     compare.other = 1;
     compare.bytes = f->bytes;
     compare.word = r->bytes;
@@ -190,7 +199,7 @@ void coll_run_on_compare(hgroup *g, peer *p, const frame *f, const char *label)
 void coll_run_notice(psd_request *r)
 {
     hgroup *g = r->group;
-    frame f = frame_of(g, FRAME_COMPARE, r->ordinal, &r->what);
+    frame f = coll_run_frame(g, FRAME_COMPARE, r->ordinal, &r->what);
     f.payload = (uint32_t)strlen(r->label);
     for (list *node = r->posted.next; node != &r->posted; node = node->next) {
         const xfer *x = LIST_ENTRY(node, xfer, node);
@@ -278,10 +287,15 @@ static xfer *add_transfer(psd_request *r, const coll_message *item)
     return x;
 }
 
-static void post_receives(psd_request *r, const coll_messages *messages)
+static bool is_done(uint64_t done, int32_t i)
+{
+    return i < 64 && (done >> i & 1) != 0;
+}
+
+static void post_receives(psd_request *r, const coll_messages *messages, uint64_t done)
 {
     for (int32_t i = 0; i < messages->count; i++) {
-        if (messages->items[i].is_send)
+        if (messages->items[i].is_send || is_done(done, i))
             continue;
         xfer *x = add_transfer(r, &messages->items[i]);
         if (x == NULL)
@@ -290,24 +304,34 @@ static void post_receives(psd_request *r, const coll_messages *messages)
     }
 }
 
-static void post_sends(psd_request *r, const coll_messages *messages)
+static void post_sends(psd_request *r, const coll_messages *messages, uint64_t done)
 {
     for (int32_t i = 0; i < messages->count; i++) {
-        if (!messages->items[i].is_send)
+        if (!messages->items[i].is_send || is_done(done, i))
             continue;
         xfer *x = add_transfer(r, &messages->items[i]);
         if (x == NULL)
             return;
-        frame f = frame_of(r->group, FRAME_EAGER, r->ordinal, &r->what);
+        frame f = coll_run_frame(r->group, FRAME_EAGER, r->ordinal, &r->what);
         transfer_send(r->group->engine, x, &f, ENGINE_COLL_EAGER);
     }
+}
+
+void coll_run_post(psd_request *r, const coll_messages *messages, uint64_t done)
+{
+    r->round_is_posted = true;
+    r->pending = 1;
+    post_receives(r, messages, done);
+    post_sends(r, messages, done);
+    r->pending--;
+    if (r->pending == 0)
+        list_append(&r->group->engine->ready, &r->ready);
 }
 
 /* One round: local work of the one before, then its messages. With nothing to wait for it comes to the end of
  * the ready list, so that a long local operation does not hold the lock. */
 void coll_run_advance(psd_request *r)
 {
-    engine *e = r->group->engine;
     if (r->group->status != PSD_OK || host_group_in_dispute(r->group))
         return; /* ended when the group is taken down */
     if (r->round_is_posted)
@@ -317,18 +341,12 @@ void coll_run_advance(psd_request *r)
         request_finish(r, PSD_OK);
         return;
     }
-    r->round_is_posted = true;
-    r->pending = 1;
-    post_receives(r, &messages);
-    post_sends(r, &messages);
-    r->pending--;
-    if (r->pending == 0)
-        list_append(&e->ready, &r->ready);
+    coll_run_post(r, &messages, 0);
 }
 
 /* ----------------------------------------------------------------------------------------------- starting */
 
-static bool take_memory(psd_request *r, const psd_op *op)
+bool coll_run_take_memory(psd_request *r, const psd_op *op)
 {
     hgroup *g = r->group;
     engine *e = g->engine;
@@ -359,7 +377,7 @@ psd_status coll_run_start(hgroup *g, const psd_op *op, psd_request **out)
     if (r == NULL)
         return PSD_ERR_NOMEM;
     r->is_coll = true;
-    if (!take_memory(r, op)) {
+    if (!coll_run_take_memory(r, op)) {
         request_put(g->engine, r);
         return PSD_ERR_NOMEM;
     }
@@ -372,11 +390,11 @@ psd_status coll_run_start(hgroup *g, const psd_op *op, psd_request **out)
         copy.in_splits = r->splits;
         copy.out_splits = r->splits + g->size;
     }
-    r->what = fingerprint_of(op);
+    r->what = coll_run_fingerprint(op);
     r->ordinal = g->next_ordinal++;
     r->result.ordinal = r->ordinal;
     coll_begin(&r->schedule, &copy, g->rank, g->size, r->scratch);
-    remember(r, &g->coll_past[r->ordinal % ENGINE_COLL_PAST]);
+    (void)coll_run_remember(g, r, r->label);
     request_activate(r, op->deadline);
     if (g->early.next != &g->early)
         sort_early(r);

@@ -339,7 +339,8 @@ static void on_accept(host_link *link, psd_time_ns now)
     dial *d = link->dial;
     char why[256];
     int *fds = d->channel.fds;
-    if (d->channel.fd_count != 2 || peer_bell_open(&d->shm.bell, fds[0], fds[1], why, sizeof why) != PSD_OK) {
+    if (d->channel.fd_count != 2 ||
+        peer_bell_open(&d->shm.bell, &link->net->bell, fds[0], fds[1], why, sizeof why) != PSD_OK) {
         note(link, "%s", d->channel.fd_count != 2 ? "the peer sent no bell" : why);
         unix_over(link, now);
         return;

@@ -272,6 +272,7 @@ bool engine_has_news(const engine *e)
 bool engine_poll(engine *e, bool with_kernel)
 {
     bool did = false;
+    e->polls++;
     if (with_kernel || host_net_needs_kernel(e->net))
         did = host_net_poll(e->net);
     did |= follow_links(e);

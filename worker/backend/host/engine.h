@@ -186,8 +186,10 @@ struct psd_backend_group {
     uint8_t token[PSD_MAX_TOKEN];
     uint32_t token_bytes;
     bool is_ready;
-    bool is_settled;   /* broken, and its requests have been ended and its members told */
-    psd_status status; /* PSD_OK, or why it is broken */
+    bool is_flat;       /* ready, and all its links are shared memory */
+    psd_request *spare; /* quick.c: in no list; NULL: none */
+    bool is_settled;    /* broken, and its requests have been ended and its members told */
+    psd_status status;  /* PSD_OK, or why it is broken */
     char text[PSD_MAX_TEXT];
     list requests;   /* psd_request.in_group, active */
     list posted_any; /* p2p receives from any source */
@@ -297,6 +299,9 @@ struct psd_backend {
     bool driver_is_asleep; /* in the net */
     psd_time_ns sleep_until;
     uint32_t test_polls;
+    uint32_t polls; /* wraps: has anybody looked at the links meanwhile? */
+    uint32_t shared_yields; /* in a row, that somebody else on this core used */
+    bool has_quick; /* a caller in quick.c has given the lock up for a moment */
     uint32_t calls; /* wraps: tells the progress thread whether callers come */
     uint32_t cores;
 };
@@ -334,6 +339,8 @@ hgroup *engine_group(engine *e, uint32_t id); /* NULL if not open */
 /* ---------------------------------------------------------------------------------------------- request.c */
 
 psd_request *request_get(hgroup *g, const psd_op *op); /* NULL: out of memory */
+/* A label in FRAME_MAX_LABEL bytes; NULL is "". It may be cut within a character. */
+void request_label(char *out, const char *label);
 void request_put(engine *e, psd_request *r);
 /* Without the lock: to be put later. */
 void request_release(psd_request *r);
@@ -428,6 +435,7 @@ void match_drop(hgroup *g);
 /* -------------------------------------------------------------------------------------------------- p2p.c */
 
 psd_status p2p_start(hgroup *g, const psd_op *op, psd_request **out);
+void p2p_remember(hgroup *g, const psd_op_p2p *send, uint64_t ordinal, const char *label);
 /* The posted receive that this header matches first; NULL: none. */
 xfer *p2p_find_posted(hgroup *g, const frame *f);
 message *p2p_find_message(hgroup *g, const xfer *r);
@@ -441,6 +449,13 @@ void p2p_on_compare(hgroup *g, peer *p, const frame *f, const char *label);
 psd_status coll_run_start(hgroup *g, const psd_op *op, psd_request **out);
 void coll_run_advance(psd_request *r);
 void coll_run_release(engine *e, psd_request *r); /* its memory */
+bool coll_run_take_memory(psd_request *r, const psd_op *op);
+/* Posts the messages of a round, but for those whose bit is set: the first 64 have one. */
+void coll_run_post(psd_request *r, const coll_messages *messages, uint64_t done);
+fingerprint coll_run_fingerprint(const psd_op *op);
+frame coll_run_frame(const hgroup *g, frame_type type, uint64_t ordinal, const fingerprint *what);
+/* What this rank called, for comparisons: r has its ordinal and fingerprint. */
+past_op *coll_run_remember(hgroup *g, const psd_request *r, const char *label);
 /* Compares the header with this rank's collective of that ordinal. True: they agree, or it is too early to
  * tell
  * (*is_early). False: the group is, or soon will be, broken. */
@@ -482,6 +497,11 @@ static inline bool host_group_in_dispute(const hgroup *g)
  * long. */
 void host_group_dispute(hgroup *g, peer *p, const frame *compare, const char *label, const char *text);
 
+/* ------------------------------------------------------------------------------------------------ quick.c */
+
+/* As psd_backend_ops.run, between the look at the group's state and the poll of links. */
+psd_status quick_run(hgroup *g, const psd_op *op, psd_op_result *result, psd_request **out);
+
 /* ------------------------------------------------------------------------------------------------- chan.c */
 
 psd_status host_chan_send(engine *e, uint32_t world_rank, const void *data, uint32_t bytes);
@@ -498,6 +518,11 @@ void progress_stop(engine *e);
 psd_status progress_wait(engine *e, bool (*is_met)(void *), void *arg, psd_time_ns deadline);
 /* A call ends: if operations are in flight and nobody waits, the progress thread is told. */
 void progress_leave(engine *e);
+/* More ranks on this host than cores: who spins keeps others from what it waits for. */
+bool progress_is_crowded(const engine *e);
+void progress_pause(void);
+/* Gives the core away, without the lock meanwhile. */
+void progress_yield(engine *e);
 /* Something was completed or must be looked at: wakes who sleeps. */
 void progress_notify(engine *e);
 

@@ -84,6 +84,8 @@ static void group_free(hgroup *g)
     }
     forget_world_ranks(e, g);
     e->may_drop = true;
+    if (g->spare != NULL)
+        request_put(e, g->spare);
     free(g->members);
     free(g->member);
     free(g->coll_past);
@@ -244,6 +246,9 @@ psd_status host_group_poll(hgroup *g, char *why, size_t why_bytes)
             return PSD_INPROGRESS;
     }
     g->is_ready = true;
+    g->is_flat = true;
+    for (int32_t i = 0; i < g->size; i++)
+        g->is_flat &= g->member[i].link == NULL || host_link_is_shm(g->member[i].link);
     return PSD_OK;
 }
 

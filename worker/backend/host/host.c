@@ -148,6 +148,22 @@ static psd_status start(psd_backend_group *g, const psd_op *op, psd_request **ou
     return status;
 }
 
+static psd_status run(psd_backend_group *g, const psd_op *op, psd_op_result *result, psd_request **out)
+{
+    engine *e = g->engine;
+    engine_lock(e);
+    psd_status status = g->status;
+    if (status == PSD_OK && !g->is_ready)
+        status = PSD_AGAIN;
+    if (status == PSD_OK)
+        status = quick_run(g, op, result, out);
+    if (status != PSD_OK || e->has_broken)
+        (void)engine_poll(e, false);
+    progress_leave(e);
+    engine_unlock(e);
+    return status;
+}
+
 static bool is_done(const psd_request *r)
 {
     return atomic_load_explicit(&r->is_done, memory_order_acquire);
@@ -293,6 +309,7 @@ const psd_backend_ops psd_backend_host = {
     .group_error = group_error,
     .group_member = member_state,
     .start = start,
+    .run = run,
     .test = test,
     .wait = wait_requests,
     .release = release,

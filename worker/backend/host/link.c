@@ -454,7 +454,7 @@ void host_link_flush(host_link *link)
     shm_stream *shm = &link->shm;
     if (!link->is_shm || link->state != HOST_LINK_READY || !(shm->moved || shm->took))
         return;
-    atomic_thread_fence(memory_order_seq_cst);
+    peer_bell_fence(&shm->bell);
     if (shm->moved || ring_room_wanted(&shm->rx))
         peer_bell_ring(&shm->bell);
     shm->moved = false;

@@ -128,14 +128,14 @@ void p2p_on_compare(hgroup *g, peer *p, const frame *f, const char *label)
 
 /* ----------------------------------------------------------------------------------------------- starting */
 
-static void remember(hgroup *g, const xfer *s)
+void p2p_remember(hgroup *g, const psd_op_p2p *send, uint64_t ordinal, const char *label)
 {
     past_op *past = &g->p2p_past[g->p2p_past_next++ % ENGINE_P2P_PAST];
-    past->ordinal = s->ordinal + 1;
-    past->peer = s->rank;
-    past->what.dtype = s->dtype;
-    past->what.count = s->count;
-    memcpy(past->label, s->request->label, sizeof(past->label));
+    past->ordinal = ordinal + 1;
+    past->peer = send->peer;
+    past->what.dtype = (uint8_t)send->dtype;
+    past->what.count = send->count;
+    request_label(past->label, label);
 }
 
 static void post_send(hgroup *g, xfer *s)
@@ -143,7 +143,8 @@ static void post_send(hgroup *g, xfer *s)
     member *to = &g->member[s->rank];
     s->ordinal = to->sent++;
     s->peer = to->peer;
-    remember(g, s);
+    psd_op_p2p send = {.dtype = (psd_dtype)s->dtype, .count = s->count, .peer = s->rank};
+    p2p_remember(g, &send, s->ordinal, s->request->label);
     frame f = peer_frame(g, FRAME_EAGER);
     f.channel = FRAME_P2P;
     f.kind = PSD_OP_SEND;

@@ -19,6 +19,8 @@
 #define SPIN_NS         (50 * INT64_C(1000))
 #define PAUSE_NS        (2 * INT64_C(1000)) /* the first part of it without giving the core away */
 #define SPIN_CROWDED_NS (5 * INT64_C(1000)) /* with more ranks than cores */
+#define SHARED_NS       1500                /* a yield of this long gave the core to somebody */
+#define SHARED_YIELDS   16                  /* one after the other */
 #define POLLS_PER_LOOK  64                  /* polls of links, to one that asks the kernel */
 #define GLANCES         32                  /* at the links, to one look at the clock */
 
@@ -32,7 +34,7 @@ typedef struct spin {
 
 /* ------------------------------------------------------------------------------------------------ driving */
 
-static void pause_briefly(void)
+void progress_pause(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
@@ -47,12 +49,11 @@ static void glance(engine *e)
     for (int i = 0; i < GLANCES; i++) {
         if (engine_has_news(e) || atomic_load_explicit(&e->contenders, memory_order_relaxed) > 0)
             return;
-        pause_briefly();
+        progress_pause();
     }
 }
 
-/* More ranks on this host than cores: who spins keeps others from what it waits for. */
-static bool is_crowded(const engine *e)
+bool progress_is_crowded(const engine *e)
 {
     uint32_t ranks = 1;
     for (const list *node = e->peers.next; node != &e->peers; node = node->next) {
@@ -94,10 +95,24 @@ static void sleep_in_net(engine *e, psd_time_ns deadline)
     host_net_disarm(e->net);
 }
 
-static void yield_core(engine *e)
+/* With a core for each rank, two may still be on one, and the kernel, which sees both run hot, leaves them there for
+ * long: every message then costs a switch. Who sleeps for a moment is put on an idle core when it wakes. */
+void progress_yield(engine *e)
 {
     engine_unlock(e);
+    psd_time_ns before = psd_now_ns();
     sched_yield();
+    bool is_shared = psd_now_ns() - before > SHARED_NS;
+    engine_lock(e);
+    e->shared_yields = is_shared ? e->shared_yields + 1 : 0;
+    if (e->shared_yields < SHARED_YIELDS)
+        return;
+    e->shared_yields = 0;
+    if (progress_is_crowded(e))
+        return;
+    struct timespec moment = {.tv_nsec = 1000};
+    engine_unlock(e);
+    (void)nanosleep(&moment, NULL);
     engine_lock(e);
 }
 
@@ -118,7 +133,7 @@ static void drive(engine *e, spin *s, psd_time_ns deadline)
     request_see(e, now);
     if (s->since == 0) {
         s->since = now;
-        s->is_crowded = is_crowded(e);
+        s->is_crowded = progress_is_crowded(e);
     }
     if (now >= e->next_timer) {
         engine_timers(e, now);
@@ -128,7 +143,7 @@ static void drive(engine *e, spin *s, psd_time_ns deadline)
         if (!s->is_crowded && now - s->since <= PAUSE_NS)
             glance(e);
         else
-            yield_core(e); /* cheap on a core of one's own, and right when there is none */
+            progress_yield(e); /* cheap on a core of one's own, and right when there is none */
         give_way(e);
         return;
     }

@@ -9,9 +9,10 @@
 
 /* ----------------------------------------------------------------------------------------------- requests */
 
-/* It may be cut within a character. */
-static void copy_label(char *out, const char *label)
+void request_label(char *out, const char *label)
 {
+    if (label == NULL)
+        label = "";
     size_t length = strnlen(label, FRAME_MAX_LABEL);
     bool is_cut = length == FRAME_MAX_LABEL;
     length -= is_cut;
@@ -39,7 +40,7 @@ psd_request *request_get(hgroup *g, const psd_op *op)
     r->kind = op->kind;
     r->result.source = PSD_ANY_SOURCE;
     r->result.tag = PSD_ANY_TAG;
-    copy_label(r->label, op->label != NULL ? op->label : psd_op_name(op->kind));
+    request_label(r->label, op->label != NULL ? op->label : psd_op_name(op->kind));
     return r;
 }
 

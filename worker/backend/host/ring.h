@@ -5,8 +5,8 @@
  * believes it only if the distance fits the ring. So a peer that writes nonsense breaks the ring but cannot
  * make us leave it.
  *
- * Publishing is a release store. Who must wake a sleeping peer does a sequentially consistent fence before it
- * looks at the peer's bell (bell.h): that is not part of the ring. */
+ * Publishing is a release store. Who must wake a sleeping peer does the fence of bell.h before it looks at the
+ * peer's bell: that is not part of the ring. */
 #ifndef PSD_HOST_RING_H
 #define PSD_HOST_RING_H
 
