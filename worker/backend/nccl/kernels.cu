@@ -247,6 +247,12 @@ __global__ void __launch_bounds__(THREADS) copy_box(element_box box, U *array, U
 
 /* ---- launching */
 
+/* The tests compile this file for the processor, with a launch of their own. */
+#ifndef PSD_LAUNCH
+#define PSD_LAUNCH(kernel, blocks, threads, stream, ...)                                                     \
+    kernel<<<blocks, threads, 0, (cudaStream_t)(stream)>>>(__VA_ARGS__)
+#endif
+
 /* The calling thread's current device while a kernel is launched on another. */
 static int enter(int32_t device, int *before)
 {
@@ -288,7 +294,7 @@ template <typename F> static int launch(int32_t device, const F &f, int64_t coun
     int error = enter(device, &before);
     if (error != 0)
         return error;
-    each<<<blocks_for(is_wide ? count / WIDE : count), THREADS, 0, (cudaStream_t)stream>>>(f, count, is_wide);
+    PSD_LAUNCH(each<F>, blocks_for(is_wide ? count / WIDE : count), THREADS, stream, f, count, is_wide);
     return leave(device, before);
 }
 
@@ -319,16 +325,16 @@ static int sum_squares(int32_t device, const psd_kernel_norm *args, void *stream
     if (error != 0)
         return error;
     if (chunks > 0)
-        norm_chunks<<<(unsigned)(chunks < MAX_BLOCKS ? chunks : MAX_BLOCKS), ELEMENT_NORM_LANES, 0,
-                      (cudaStream_t)stream>>>(*args, chunks, is_wide);
-    norm_all<<<1, ELEMENT_NORM_LANES, 0, (cudaStream_t)stream>>>(*args, chunks);
+        PSD_LAUNCH(norm_chunks, (unsigned)(chunks < MAX_BLOCKS ? chunks : MAX_BLOCKS), ELEMENT_NORM_LANES, stream,
+                   *args, chunks, is_wide);
+    PSD_LAUNCH(norm_all, 1, ELEMENT_NORM_LANES, stream, *args, chunks);
     return leave(device, before);
 }
 
 template <typename U> static void launch_box(const element_box &box, const psd_kernel_box *args, void *stream)
 {
-    copy_box<U><<<blocks_for(box.units), THREADS, 0, (cudaStream_t)stream>>>(box, (U *)args->array,
-                                                                            (U *)args->packed, args->pack);
+    PSD_LAUNCH(copy_box<U>, blocks_for(box.units), THREADS, stream, box, (U *)args->array, (U *)args->packed,
+               args->pack);
 }
 
 static int copy_any_box(int32_t device, const psd_kernel_box *args, void *stream)

@@ -33,3 +33,21 @@ $(KERNELS_SIM_SO): $(BUILD)/obj/tests/gpu/kernels/kernels_sim.o $(BUILD)/obj/wor
 	$(call say,LD,$@)
 	$(Q)$(CC) -shared -static-libgcc $(ALL_LDFLAGS) -o $@ $^ $(CUDA_LIB)
 endif
+
+# On a device, or on the simulator (see tests/gpu): the kernels against the processor, and their bandwidth.
+CHECK_KERNELS := $(BUILD)/tests/gpu/check_kernels
+$(CHECK_KERNELS): $(call obj,tests/gpu/check_kernels.c worker/backend/nccl/kernels_open.c worker/backend/elements.c) $(COMMON_LIB)
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ -ldl -lm
+
+# kernels.cu for the processor: what each of its threads does, compared in CI.
+CXX ?= c++
+KERNELS_EMULATED_SO := $(BUILD)/tests/gpu/psd_kernels_emulated.so
+$(KERNELS_EMULATED_SO): tests/gpu/kernels/emulate.cc tests/gpu/kernels/emulated/cuda_runtime.h \
+    worker/backend/nccl/kernels.cu worker/backend/elements.h worker/backend/half.h worker/backend/kernels.h \
+    $(BUILD)/obj/worker/backend/elements.o
+	@mkdir -p $(@D)
+	$(call say,CXX,$<)
+	$(Q)$(CXX) -std=c++17 -O2 -g -fPIC -fvisibility=hidden -ffp-contract=off -fno-strict-aliasing -Wall -Wextra \
+	    -Wno-unknown-pragmas $(SANFLAGS) -Itests/gpu/kernels/emulated -I. -Icommon -shared -o $@ $< $(filter %.o,$^) -pthread
