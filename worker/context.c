@@ -210,6 +210,12 @@ static void on_stuck(void *owner, psd_status status, const char *text)
     _exit(EXIT_STUCK);
 }
 
+/* Of a backend in a shared object, which has a log of its own otherwise: without this rank's prefix. */
+static void on_log(int level, const char *text)
+{
+    psd_log("backend", (psd_log_level)level, "%s", text);
+}
+
 static psd_status open_backend(PSD_AT, psd_ctx *ctx)
 {
     char why[PSD_MAX_TEXT] = "", log_file[512];
@@ -229,6 +235,7 @@ static psd_status open_backend(PSD_AT, psd_ctx *ctx)
         .host = &psd_backend_host,
         .local_rank = s->local_rank_is_known ? s->local_rank : -1,
         .device = s->device[0] != '\0' ? s->device : NULL,
+        .log = on_log,
         .log_file = psd_recorder_log_file(&ctx->recorder, log_file, sizeof log_file),
     };
     psd_status status = psd_backend_choose(s->backend, &ctx->ops, why, sizeof why);
