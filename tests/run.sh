@@ -1,6 +1,6 @@
 #!/bin/bash
 # Runs test programs one after the other and adds up their closing lines.
-#   tests/run.sh BUILD KIND...     kinds: unit sim integration conformance tsan hosts container
+#   tests/run.sh BUILD KIND...     kinds: unit sim waits integration conformance tsan hosts container
 # Exit status 1 when anything failed, crashed, was cut off, or neither ran nor skipped a test.
 set -u
 build=$1
@@ -59,6 +59,10 @@ for kind in "$@"; do
             # Its memory bound is the product's, not a sanitizer's.
             case $build in *address* | *thread*) ;; *) one sim/scale "$build/tests/sim/psim" --scale 100000 ;; esac ;;
         conformance) one conformance tests/conformance/run.sh "$build" ;;
+        waits)
+            # 100,000 programs take some 20 minutes: `property 100000`. Here, as many as fit.
+            one waits/property "$build/tests/waits/property" 100000 1 "${WAITS_SECONDS:-45}"
+            case $build in *address* | *thread*) ;; *) one waits/mutants tests/waits/mutants.sh "${CC:-gcc}" ;; esac ;;
         hosts) one hosts tests/hosts/run.sh "$build" ;;
         container) one container tests/container/run.sh "$build" ;;
         *) echo "run.sh: unknown kind $kind" >&2; exit 2 ;;
