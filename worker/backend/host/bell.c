@@ -10,7 +10,6 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#include <unistd.h>
 
 #include "worker/backend/host/segment.h"
 
@@ -172,6 +171,14 @@ void peer_bell_close(peer_bell *b)
 {
     munmap((void *)(uintptr_t)b->page, BELL_PAGE_BYTES);
     close(b->event_fd);
+}
+
+void peer_bell_fence(const peer_bell *b)
+{
+    if (b->fences)
+        atomic_signal_fence(memory_order_seq_cst);
+    else
+        atomic_thread_fence(memory_order_seq_cst);
 }
 
 void peer_bell_ring(peer_bell *b)

@@ -59,13 +59,7 @@ psd_status peer_bell_open(peer_bell *b, const bell *mine, int page_fd, int event
                           size_t why_bytes);
 void peer_bell_close(peer_bell *b);
 /* After what the peer may wait for was published: the fence, if one is needed; then look whether it waits, and ring. */
-static inline void peer_bell_fence(const peer_bell *b)
-{
-    if (b->fences)
-        atomic_signal_fence(memory_order_seq_cst);
-    else
-        atomic_thread_fence(memory_order_seq_cst);
-}
+void peer_bell_fence(const peer_bell *b);
 void peer_bell_ring(peer_bell *b);
 
 #endif
