@@ -1,6 +1,6 @@
 #!/bin/bash
 # Runs test programs one after the other and adds up their closing lines.
-#   tests/run.sh BUILD KIND...     kinds: unit sim waits integration conformance tsan hosts container
+#   tests/run.sh BUILD KIND...     kinds: unit sim waits integration conformance tsan hosts container mpi
 # Exit status 1 when anything failed, crashed, was cut off, or neither ran nor skipped a test.
 set -u
 build=$1
@@ -64,6 +64,7 @@ for kind in "$@"; do
             one waits/property "$build/tests/waits/property" 100000 1 "${WAITS_SECONDS:-45}"
             case $build in *address* | *thread*) ;; *) one waits/mutants tests/waits/mutants.sh "${CC:-gcc}" ;; esac ;;
         hosts) one hosts tests/hosts/run.sh "$build" ;;
+        mpi) one mpi tests/mpi/run.sh "$build" ;;
         container) one container tests/container/run.sh "$build" ;;
         *) echo "run.sh: unknown kind $kind" >&2; exit 2 ;;
     esac

@@ -169,12 +169,13 @@ static void check_rank(reader *r, const char *source, int64_t rank, int64_t worl
 
 static void read_place(reader *r, const psd_config *config, psd_settings *out)
 {
-    static const char *const world_names[] = {"PSD_WORLD_SIZE", "WORLD_SIZE", "SLURM_NTASKS",
-                                              "OMPI_COMM_WORLD_SIZE", NULL};
+    /* mpirun's before Slurm's: under it, in an allocation, Slurm's are those of what starts the ranks. */
+    static const char *const world_names[] = {"PSD_WORLD_SIZE", "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE",
+                                              "SLURM_NTASKS", NULL};
     static const char *const rank_names[] = {
-        "PSD_RANK", "RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "JOB_COMPLETION_INDEX", NULL};
-    static const char *const local_names[] = {"PSD_LOCAL_RANK", "LOCAL_RANK", "SLURM_LOCALID",
-                                              "OMPI_COMM_WORLD_LOCAL_RANK", NULL};
+        "PSD_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "JOB_COMPLETION_INDEX", NULL};
+    static const char *const local_names[] = {"PSD_LOCAL_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
+                                              "SLURM_LOCALID", NULL};
     int64_t world = config->world_size != 0 ? config->world_size : 1;
     int64_t rank = config->rank;
     int64_t local = 0;

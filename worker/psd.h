@@ -87,9 +87,9 @@ typedef struct psd_config {
     const char *name;        /* PSD_NAME, else a unique one; a name that comes back gets its rank back */
     const char *role;        /* PSD_ROLE, else "worker" */
     const char *backend;     /* PSD_BACKEND, else "auto" */
-    int32_t rank;            /* -1: PSD_RANK or RANK, else SLURM_PROCID, OMPI_COMM_WORLD_RANK,
+    int32_t rank;            /* -1: PSD_RANK or RANK, else OMPI_COMM_WORLD_RANK, SLURM_PROCID,
                                 JOB_COMPLETION_INDEX, else psd chooses */
-    int32_t world_size;      /* 0: PSD_WORLD_SIZE or WORLD_SIZE, SLURM_NTASKS, OMPI_COMM_WORLD_SIZE, else 1 */
+    int32_t world_size;      /* 0: PSD_WORLD_SIZE or WORLD_SIZE, OMPI_COMM_WORLD_SIZE, SLURM_NTASKS, else 1 */
     int64_t join_timeout_ms; /* PSD_JOIN_TIMEOUT_MS, else 60000: for the whole world to arrive */
     int64_t timeout_ms; /* PSD_TIMEOUT_MS, else 600000: an operation's own deadline, and of every request */
     int64_t

@@ -135,11 +135,11 @@ PLUGIN_TEST(the_choice_says_why)
     cr_assert_eq(psd_backend_choose("nccl", &ops, why, sizeof why), PSD_ERR_BACKEND);
     cr_assert_eq(psd_backend_choose("auto", &ops, why, sizeof why), PSD_OK);
     cr_assert_str_eq(ops->name, "host");
-    cr_assert(strstr(why, "nccl: not installed; mpi: not started by mpirun") != NULL, "%s", why);
+    cr_assert(strstr(why, "nccl: not installed; mpi: not started by MPI") != NULL, "%s", why);
     setenv("OMPI_COMM_WORLD_RANK", "0", 1);
     cr_assert_eq(psd_backend_choose("auto", &ops, why, sizeof why), PSD_OK);
     cr_assert(strstr(why, "mpi: not installed") != NULL, "%s", why);
     setenv("PSD_RANK", "3", 1); /* psrun's, below mpirun */
     cr_assert_eq(psd_backend_choose("auto", &ops, why, sizeof why), PSD_OK);
-    cr_assert(strstr(why, "mpi: not started by mpirun") != NULL, "%s", why);
+    cr_assert(strstr(why, "mpi: OMPI_COMM_WORLD_RANK is 0, but PSD_RANK is 3") != NULL, "%s", why);
 }

@@ -4,8 +4,9 @@
 #define PSD_BACKEND_MPI_LAUNCH_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
-/* By mpirun, or by srun with PMIx or PMI-2. */
-bool psd_mpi_launched(void);
+/* By mpirun, or by srun with PMIx or PMI-2. If not, `why` gets a sentence. */
+bool psd_mpi_launched(char *why, size_t why_bytes);
 
 #endif

@@ -41,10 +41,10 @@ static psd_status choose_automatically(const psd_backend_ops **out, char *why, s
     static const char *const names[] = {"nccl", "mpi", "host"};
     char reasons[768] = "";
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        char reason[256] = "not started by mpirun or srun --mpi";
+        char reason[256] = "";
         psd_status status = PSD_ERR_UNSUPPORTED;
         /* Opening libmpi costs each process some 20 ms. */
-        if (strcmp(names[i], "mpi") != 0 || psd_mpi_launched())
+        if (strcmp(names[i], "mpi") != 0 || psd_mpi_launched(reason, sizeof reason))
             status = consider(names[i], out, reason, sizeof reason);
         if (status == PSD_OK) {
             snprintf(why, why_bytes, "%s, by itself: %s%s%s%s", names[i], reason, i > 0 ? " (not " : "",

@@ -1,6 +1,7 @@
 /* psrun: starts the ranks of a job, as torchrun and mpirun do. */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -33,6 +34,20 @@ static void warn_if_unreachable(const psd_launch_args *args)
             "psrun: the coordinator %s can be reached from this host only; ranks on others need a psd on an "
             "address that they reach (--coordinator)\n",
             args->coordinator);
+}
+
+/* MPI's processes find each other through what mpirun or srun tells them, which psrun cannot. */
+static bool backend_is_ours(const psd_launch_args *args)
+{
+    const char *backend = getenv("PSD_BACKEND");
+    if (backend == NULL || strcmp(backend, "mpi") != 0)
+        return true;
+    fprintf(stderr,
+            "psrun: PSD_BACKEND is mpi, whose ranks are started by mpirun or srun, not by psrun; start psd "
+            "and then "
+            "mpirun -n %d PROGRAM, see README.md, Under MPI\n",
+            args->world);
+    return false;
 }
 
 static int run(psd_launch_args *args)
@@ -75,7 +90,7 @@ int main(int argc, char **argv)
     case PSD_LAUNCH_USAGE:
         return 2;
     }
-    int code = run(&args);
+    int code = backend_is_ours(&args) ? run(&args) : 2;
     psd_launch_args_free(&args);
     return code;
 }

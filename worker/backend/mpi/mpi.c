@@ -7,14 +7,10 @@
 
 static psd_status mpi_probe(char *why, size_t why_bytes)
 {
-    if (psd_mpi_launched()) {
-        snprintf(why, why_bytes, "mpi: this process was started by an MPI launcher");
-        return PSD_OK;
-    }
-    snprintf(why, why_bytes,
-             "this process was not started by MPI; start the ranks with mpirun -n N PROGRAM, or srun "
-             "--mpi=pmix");
-    return PSD_ERR_UNSUPPORTED;
+    if (!psd_mpi_launched(why, why_bytes))
+        return PSD_ERR_UNSUPPORTED;
+    snprintf(why, why_bytes, "started by an MPI launcher");
+    return PSD_OK;
 }
 
 static psd_status mpi_address(psd_backend *e, char *out, size_t bytes)
