@@ -161,7 +161,7 @@ install: all ## install programs, library, headers, psd.pc and man pages under P
 
 .PHONY: clean
 clean: ## remove what was built
-	$(Q)rm -rf build build-address build-undefined build-thread
+	$(Q)rm -rf build build-address build-undefined build-thread build-combinations
 
 .PHONY: help
 help: ## list the targets

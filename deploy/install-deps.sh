@@ -4,6 +4,7 @@
 #   deploy/install-deps.sh --check    also what `make check` and `make fuzz` need
 #   deploy/install-deps.sh --hosts    also what `make hosts` needs
 #   deploy/install-deps.sh --container   also what `make container` needs
+#   deploy/install-deps.sh --mpi      also what the mpi backend and its tests need
 #   deploy/install-deps.sh --list     prints the names only
 set -eu
 
@@ -12,6 +13,7 @@ build="gcc libc6-dev make pkg-config libzmq3-dev libprotobuf-c-dev protobuf-c-co
 container="podman runc conmon netavark aardvark-dns catatonit iptables mmdebstrap docker-compose iproute2 procps
            util-linux"
 hosts="iproute2 nftables util-linux procps hostname slurmctld slurmd slurm-client munge"
+mpi="libopenmpi-dev openmpi-bin"
 check="g++ clang clang-format clang-tidy cppcheck valgrind libclang-rt-dev procps"
 
 want=$build
@@ -19,9 +21,10 @@ case "${1:-}" in
     --check) want="$build $check" ;;
     --hosts) want="$build $hosts" ;;
     --container) want="$build $container" ;;
-    --list) echo $build $check $hosts $container; exit 0 ;;
+    --mpi) want="$build $mpi" ;;
+    --list) echo $build $mpi $check $hosts $container; exit 0 ;;
     "") ;;
-    *) echo "install-deps.sh: unknown option $1 (known: --check, --hosts, --container, --list)" >&2; exit 2 ;;
+    *) echo "install-deps.sh: unknown option $1 (known: --mpi, --check, --hosts, --container, --list)" >&2; exit 2 ;;
 esac
 
 command -v dpkg-query >/dev/null || {

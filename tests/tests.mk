@@ -40,9 +40,10 @@ tests-build: all $(UNIT) $(INTEGRATION) $(TEST_PROGRAMS) $(PSIM) $(CONFORMANCE)
 
 .PHONY: test
 test: deps ## install what is missing, build, run all tests
+	-@deploy/install-deps.sh --mpi
 	@$(MAKE) --no-print-directory tests-build
 	@$(MAKE) --no-print-directory check-docs
-	@tests/run.sh $(BUILD) unit sim integration conformance
+	@tests/run.sh $(BUILD) unit sim integration conformance mpi
 
 .PHONY: unit sim integration conformance
 unit: $(UNIT) ## run the unit tests only
@@ -69,7 +70,7 @@ container: ## psd in podman containers; skipped, loudly, where podman cannot run
 .PHONY: check
 check: ## sanitizers, valgrind, purity, headers, generated code, lint
 	@deploy/install-deps.sh --check
-	@$(MAKE) --no-print-directory check-pure check-headers check-gen check-docs lint
+	@$(MAKE) --no-print-directory check-pure check-headers check-gen check-docs check-builds lint
 	@$(MAKE) --no-print-directory check-address check-thread check-valgrind
 
 .PHONY: check-address
@@ -103,6 +104,10 @@ check-gen: ## proto/gen is what protoc-c makes of psd.proto
 .PHONY: check-docs
 check-docs: ## psd-environment(7) has the variables that the sources name
 	@tests/check-docs.sh
+
+.PHONY: check-builds
+check-builds: ## build with and without CUDA and MPI, and ask for what is missing
+	@tests/check-builds.sh
 
 .PHONY: lint
 lint: ## clang-format, clang-tidy, cppcheck

@@ -111,6 +111,10 @@ CONTEXT_TEST(reads_slurm_mpi_and_kubernetes)
     setenv("OMPI_COMM_WORLD_RANK", "1", 1);
     setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
     cr_assert_eq(read_ok(NULL).rank, 1);
+    setenv("SLURM_PROCID", "0", 1); /* mpirun in an allocation: Slurm's are not the rank's */
+    setenv("SLURM_NTASKS", "1", 1);
+    cr_assert_eq(read_ok(NULL).rank, 1);
+    cr_assert_eq(read_ok(NULL).world_size, 2);
     clear_environment();
     setenv("JOB_COMPLETION_INDEX", "6", 1);
     setenv("WORLD_SIZE", "7", 1);
