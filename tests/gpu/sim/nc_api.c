@@ -106,14 +106,15 @@ static ncclResult_t enqueue(nc_op op, ncclComm_t handle, const char *call)
 {
     nc_group_enter();
     ncclResult_t result = nc_call_begin(handle, call);
-    if (result == ncclSuccess) {
-        op.comm = handle;
-        result = check(&op, call);
-        if (result == ncclSuccess && (op.count > 0 || op.kind == NC_SEND || op.kind == NC_RECV))
-            result = nc_group_add_op(&op);
-        nc_call_end(handle);
-    }
-    return nc_group_leave(result);
+    if (result != ncclSuccess)
+        return nc_group_leave(result);
+    op.comm = handle;
+    result = check(&op, call);
+    if (result == ncclSuccess && (op.count > 0 || op.kind == NC_SEND || op.kind == NC_RECV))
+        result = nc_group_add_op(&op);
+    result = nc_group_leave(result);
+    nc_call_end(handle);
+    return result;
 }
 
 GPUSIM_EXPORT ncclResult_t ncclSend(const void *in, size_t count, ncclDataType_t dtype, int peer,

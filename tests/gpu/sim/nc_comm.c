@@ -354,16 +354,17 @@ GPUSIM_EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm)
 {
     nc_group_enter();
     ncclResult_t result = nc_call_begin(comm, "CommFinalize");
-    if (result == ncclSuccess) {
-        if (comm->finalized)
-            result = ncclInvalidUsage;
-        else
-            result = add_job(comm, comm->is_blocking, finalize_run, finalize_end);
-        if (result == ncclSuccess)
-            comm->finalized = true;
-        nc_call_end(comm);
-    }
-    return nc_group_leave(result);
+    if (result != ncclSuccess)
+        return nc_group_leave(result);
+    if (comm->finalized)
+        result = ncclInvalidUsage;
+    else
+        result = add_job(comm, comm->is_blocking, finalize_run, finalize_end);
+    if (result == ncclSuccess)
+        comm->finalized = true;
+    result = nc_group_leave(result);
+    nc_call_end(comm);
+    return result;
 }
 
 /* User guide, ncclCommDestroy: finalizes unless that was done; "an intra-node collective call". */

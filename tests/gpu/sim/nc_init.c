@@ -285,9 +285,9 @@ GPUSIM_EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, nc
 {
     nc_group_enter();
     ncclResult_t result = nc_call_begin(comm, "CommSplit");
-    if (result == ncclSuccess) {
-        result = split(comm, color, key, handle, config);
-        nc_call_end(comm);
-    }
-    return nc_group_leave(result);
+    if (result != ncclSuccess)
+        return nc_group_leave(result);
+    result = nc_group_leave(split(comm, color, key, handle, config));
+    nc_call_end(comm);
+    return result;
 }
