@@ -63,6 +63,15 @@ for kind in "$@"; do
             # 100,000 programs take some 20 minutes: `property 100000`. Here, as many as fit.
             one waits/property "$build/tests/waits/property" 100000 1 "${WAITS_SECONDS:-45}"
             case $build in *address* | *thread*) ;; *) one waits/mutants tests/waits/mutants.sh "${CC:-gcc}" ;; esac ;;
+        gpu)
+            found=0
+            for t in "$build"/tests/gpu/sim/tests/test_* "$build"/tests/gpu/test_*; do
+                [ -x "$t" ] && [ -f "${t#"$build"/}.c" ] && found=1 && one "${t#"$build"/tests/}" "$t"
+            done
+            if [ $found = 0 ]; then
+                echo 'skip: gpu: no headers of CUDA and NCCL, so no device simulator (CUDA_HOME, NCCL_HOME)'
+                skipped=$((skipped + 1))
+            fi ;;
         hosts) one hosts tests/hosts/run.sh "$build" ;;
         mpi) one mpi tests/mpi/run.sh "$build" ;;
         container) one container tests/container/run.sh "$build" ;;

@@ -1,6 +1,6 @@
 # The device simulator: libcudart and libnccl by soname, over host memory. Built where the headers of CUDA and
 # NCCL are; elsewhere its targets say so and do nothing.
-#   CUDA_HOME=dir NCCL_HOME=dir    where to look first
+#   CUDA_HOME=dir NCCL_HOME=dir    where to look first; CUDA_HOME=none: nowhere
 
 GPU_CUDA_INC := $(firstword $(foreach d,$(CUDA_HOME) $(CUDA_PATH) /usr/local/cuda,\
                   $(if $(wildcard $(d)/include/cuda_runtime_api.h),$(d)/include)) \
@@ -8,11 +8,11 @@ GPU_CUDA_INC := $(firstword $(foreach d,$(CUDA_HOME) $(CUDA_PATH) /usr/local/cud
 GPU_NCCL_INC := $(firstword $(foreach d,$(NCCL_HOME) $(patsubst %/include,%,$(GPU_CUDA_INC)) /usr/local /usr,\
                   $(if $(wildcard $(d)/include/nccl.h),$(d)/include)) \
                   $(patsubst -I%,%,$(filter -I%,$(shell pkg-config --cflags-only-I nccl 2>/dev/null))))
-GPU_FOUND := $(and $(GPU_CUDA_INC),$(GPU_NCCL_INC))
+GPU_FOUND := $(if $(filter none,$(CUDA_HOME)),,$(and $(GPU_CUDA_INC),$(GPU_NCCL_INC)))
 
-.PHONY: gpu-sim gpu-sim-test gpu
+.PHONY: gpu-sim gpu-sim-test
 ifeq ($(GPU_FOUND),)
-gpu-sim gpu-sim-test gpu:
+gpu-sim gpu-sim-test:
 	@echo 'gpu: skipped: no headers of CUDA and NCCL (CUDA_HOME, NCCL_HOME)'
 else
 
@@ -42,6 +42,5 @@ $(GPUSIM_TESTS): $(BUILD)/%: $(BUILD)/obj/%.o $(BUILD)/obj/tests/gpu/sim/tests/c
 
 gpu-sim: $(GPUSIM_RT) $(GPUSIM_NCCL) ## the device simulator (libcudart, libnccl over host memory)
 gpu-sim-test: gpu-sim $(GPUSIM_TESTS) ## the simulator's own rules
-	@tests/run.sh $(BUILD) gpusim
-gpu: gpu-sim-test
+	@tests/run.sh $(BUILD) gpu
 endif

@@ -412,7 +412,8 @@ static void pointers(int rank, shared *s)
     CHECK_EQ(ncclAllReduce(NULL, data, 64, ncclInt8, ncclSum, comm, NULL), ncclInvalidArgument);
     CHECK_EQ(ncclAllReduce(data, other, 64, ncclInt8, ncclSum, comm, NULL), ncclInvalidArgument);
     CHECK_EQ(ncclAllReduce(data, data, 65, ncclInt8, ncclSum, comm, NULL), ncclInvalidArgument);
-    CHECK_EQ(ncclAllReduce(data, data, 64, (ncclDataType_t)ncclNumTypes, ncclSum, comm, NULL), ncclInvalidArgument);
+    CHECK_EQ(ncclAllReduce(data, data, 64, (ncclDataType_t)ncclNumTypes, ncclSum, comm, NULL),
+             ncclInvalidArgument);
     CHECK_EQ(ncclBroadcast(data, data, 64, ncclInt8, 1, comm, NULL), ncclInvalidArgument);
     OK(ncclAllReduce(data, locked, 64, ncclInt8, ncclSum, comm, NULL));
     OK(cudaDeviceSynchronize());
@@ -472,7 +473,8 @@ static void one_thread_many_devices(int rank, shared *s)
         OK(finish(streams[i]));
         CHECK(all_bytes(data[i], 16, 15));
     }
-    CHECK_EQ(ncclAllReduce(data[0], data[0], 16, ncclInt8, ncclSum, comms[0], streams[1]), ncclUnhandledCudaError);
+    CHECK_EQ(ncclAllReduce(data[0], data[0], 16, ncclInt8, ncclSum, comms[0], streams[1]),
+             ncclUnhandledCudaError);
     OK(ncclGroupStart());
     for (int i = 0; i < 4; i++)
         OK(ncclCommDestroy(comms[i]));
@@ -565,25 +567,14 @@ static int files_in(const char *dir)
  * communicators are gone once they are formed, and those of dead processes at the next start. */
 static void killed_rank(int rank, shared *s)
 {
-    char dir[64];
+    char *dir = s->text;
     if (rank == 0) {
-        snprintf(dir, sizeof dir, "/tmp/gpusim-test-XXXXXX");
+        const char *tmp = getenv("TMPDIR");
+        snprintf(dir, sizeof s->text, "%s/gpusim-test-XXXXXX", tmp != NULL ? tmp : "/tmp");
         CHECK(mkdtemp(dir) != NULL);
-        memcpy(s->other_id.internal + 64, dir, sizeof dir);
-        say_step(s, 0, 1);
     }
-    wait_step(s, 0, 1);
-    setenv("PSD_GPUSIM_DIR", s->other_id.internal + 64, 1);
-    memcpy(dir, s->other_id.internal + 64, sizeof dir);
-    if (rank == 0) {
-        OK(ncclGetUniqueId(&s->id));
-        atomic_store(&s->ready, 1);
-    } else {
-        wait_step(s, 0, 1);
-    }
-    if (rank == 0 || atomic_load(&s->ready) == 1 || true)
-        while (atomic_load(&s->ready) == 0)
-            usleep(500);
+    share_id(rank, s);
+    setenv("PSD_GPUSIM_DIR", dir, 1);
     ncclComm_t comm = NULL, alone = NULL;
     OK(cudaSetDevice(rank));
     OK(ncclCommInitRank(&comm, 2, s->id, rank));
@@ -594,6 +585,8 @@ static void killed_rank(int rank, shared *s)
     say_step(s, rank, 2);
     wait_step(s, 1 - rank, 2);
     CHECK_EQ(files_in(dir), 0);
+    say_step(s, rank, 3);
+    wait_step(s, 1 - rank, 3);
     if (rank == 1) { /* dies within the init of another communicator */
         ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
         ncclUniqueId id;
@@ -645,7 +638,10 @@ static const check_case cases[] = {
     {.name = "mixed versions", .run = mixed_versions, .ranks = 2},
     {.name = "a rank twice, or another number of ranks, hangs", .run = wrong_rank_hangs, .ranks = 2},
     {.name = "abort in init", .run = abort_in_init, .ranks = 1},
-    {.name = "init that never finishes", .run = init_that_never_finishes, .ranks = 2, .env = {"PSD_GPUSIM_INIT_HANG=1"}},
+    {.name = "init that never finishes",
+     .run = init_that_never_finishes,
+     .ranks = 2,
+     .env = {"PSD_GPUSIM_INIT_HANG=1"}},
     {.name = "abort of a blocking init", .run = abort_blocking_init, .ranks = 1},
     {.name = "abort frees a kernel", .run = abort_frees_a_kernel, .ranks = 2},
     {.name = "split", .run = split_halves, .ranks = 4},
@@ -653,15 +649,24 @@ static const check_case cases[] = {
     {.name = "abort stops a split", .run = abort_stops_split, .ranks = 2},
     {.name = "finalize waits for the host's ranks", .run = finalize_waits, .ranks = 2},
     {.name = "finalize flushes", .run = finalize_flushes, .ranks = 2},
-    {.name = "an asynchronous error", .run = asynchronous_error, .ranks = 2, .env = {"PSD_GPUSIM_ASYNC_ERROR=0:2"}},
-    {.name = "an abort that hangs", .run = abort_that_hangs, .ranks = 1, .env = {"PSD_GPUSIM_ABORT_HANG=all"}},
+    {.name = "an asynchronous error",
+     .run = asynchronous_error,
+     .ranks = 2,
+     .env = {"PSD_GPUSIM_ASYNC_ERROR=0:2"}},
+    {.name = "an abort that hangs",
+     .run = abort_that_hangs,
+     .ranks = 1,
+     .env = {"PSD_GPUSIM_ABORT_HANG=all"}},
     {.name = "a slow peer", .run = slow_peer, .ranks = 2, .env = {"PSD_GPUSIM_SLOW=1:300"}},
     {.name = "pointers", .run = pointers, .ranks = 1},
     {.name = "unchecked pointers", .run = unchecked_pointers, .ranks = 1, .env = {"NCCL_CHECK_POINTERS=0"}},
     {.name = "registration", .run = registration, .ranks = 1},
     {.name = "one thread, many devices", .run = one_thread_many_devices, .ranks = 1},
     {.name = "groups do not mix", .run = groups_do_not_mix, .ranks = 1},
-    {.name = "launch by ncclGroupEnd", .run = inline_launch, .ranks = 1, .env = {"PSD_GPUSIM_INLINE_LAUNCH=1"}},
+    {.name = "launch by ncclGroupEnd",
+     .run = inline_launch,
+     .ranks = 1,
+     .env = {"PSD_GPUSIM_INLINE_LAUNCH=1"}},
     {.name = "two threads", .run = two_threads, .ranks = 2},
     {.name = "a killed rank", .run = killed_rank, .ranks = 2, .is_killed = {false, true}},
     {.name = "exit in init", .run = exit_in_init, .ranks = 1},
