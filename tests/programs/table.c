@@ -41,6 +41,29 @@ static void describe(values *v, psd_tensor *out)
     out[3] = psd_tensor_nd(v->p[3], (const int64_t[]){5, 7}, 2, PSD_F32, names[3]);
 }
 
+/* Tensors like these in the memory that the backend moves, the host's or a device's. */
+static psd_status alloc_like(psd_ctx *ctx, const psd_tensor *like, int count, psd_tensor *out)
+{
+    psd_status status = PSD_OK;
+    for (int i = 0; i < count && status == PSD_OK; i++)
+        status = psd_tensor_alloc(ctx, like[i].shape, like[i].ndim, like[i].dtype, like[i].name, &out[i]);
+    return status;
+}
+
+static psd_status copy_all(psd_ctx *ctx, psd_tensor *to, const psd_tensor *from, int count)
+{
+    psd_status status = PSD_OK;
+    for (int i = 0; i < count && status == PSD_OK; i++)
+        status = psd_tensor_copy(ctx, &to[i], &from[i], NULL);
+    return status;
+}
+
+static void free_all(psd_ctx *ctx, psd_tensor *list, int count)
+{
+    for (int i = 0; i < count; i++)
+        psd_tensor_free(ctx, &list[i]);
+}
+
 /* Different on every rank, and not representable in a few bits, so that the order of additions shows. */
 static float grad_of(int rank, int step, int p, int i)
 {
@@ -76,7 +99,7 @@ static void reference_step(values *w, values *velocity, const psd_table_config *
 static int run_values(psd_ctx *ctx, int servers, const psd_table_config *config, const char *name)
 {
     static values mine, grads, expected, velocity;
-    psd_tensor params[PARAMS], g[PARAMS];
+    psd_tensor params[PARAMS], g[PARAMS], moved_params[PARAMS], moved_g[PARAMS];
     psd_table table;
     int trainers = psd_world_size(ctx) - servers;
     int wrong = 0;
@@ -90,20 +113,28 @@ static int run_values(psd_ctx *ctx, int servers, const psd_table_config *config,
     }
     describe(&mine, params);
     describe(&grads, g);
-    if (psd_table_open(ctx, name, params, PARAMS, config, &table) != PSD_OK)
+    if (alloc_like(ctx, params, PARAMS, moved_params) != PSD_OK ||
+        alloc_like(ctx, g, PARAMS, moved_g) != PSD_OK ||
+        copy_all(ctx, moved_params, params, PARAMS) != PSD_OK)
+        return failed("alloc");
+    if (psd_table_open(ctx, name, moved_params, PARAMS, config, &table) != PSD_OK)
         return failed("open");
     for (int step = 0; step <= STEPS; step++) {
-        if (psd_table_pull(ctx, table, params, PARAMS) != PSD_OK)
+        if (psd_table_pull(ctx, table, moved_params, PARAMS) != PSD_OK ||
+            copy_all(ctx, params, moved_params, PARAMS) != PSD_OK)
             return failed("pull");
         for (int p = 0; p < PARAMS; p++)
             wrong += memcmp(mine.p[p], expected.p[p], (size_t)counts[p] * sizeof(float)) != 0;
         fill_grads(&grads, psd_rank(ctx), step);
-        if (psd_table_push(ctx, table, g, PARAMS) != PSD_OK)
+        if (copy_all(ctx, moved_g, g, PARAMS) != PSD_OK ||
+            psd_table_push(ctx, table, moved_g, PARAMS) != PSD_OK)
             return failed("push");
         reference_step(&expected, &velocity, config, servers, trainers, step);
     }
     if (psd_table_close(ctx, table) != PSD_OK)
         return failed("close");
+    free_all(ctx, moved_params, PARAMS);
+    free_all(ctx, moved_g, PARAMS);
     printf("%s: %d wrong\n", name, wrong);
     return wrong == 0 ? 0 : 1;
 }
