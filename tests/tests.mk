@@ -43,7 +43,7 @@ test: deps ## install what is missing, build, run all tests
 	-@deploy/install-deps.sh --mpi
 	@$(MAKE) --no-print-directory tests-build
 	@$(MAKE) --no-print-directory check-docs
-	@tests/run.sh $(BUILD) unit sim integration conformance mpi
+	@tests/run.sh $(BUILD) unit sim integration conformance mpi gpu
 
 .PHONY: unit sim integration conformance
 unit: $(UNIT) ## run the unit tests only

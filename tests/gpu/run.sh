@@ -55,7 +55,7 @@ for ranks in 1 2 4; do
     [ "$ranks" = 2 ] && extent=--quick
     check "conformance $extent, $ranks ranks" ' 0 failed, ' \
         "${psrun[@]}" -n "$ranks" -- "$build/tests/conformance/conformance" $extent
-    grep -A30 '^backend nccl' "$output"
+    sed -n '/^backend nccl/,/^refused, /p' "$output"
 done
 
 table() { # servers trainers kind pattern
