@@ -46,6 +46,7 @@ PROTO_SRC  := $(wildcard proto/*.c) $(wildcard proto/gen/*.c)
 CORE_SRC   := $(wildcard server/core/*.c)
 SERVER_SRC := $(wildcard server/*.c)
 PSCTL_SRC  := $(wildcard server/psctl/*.c)
+MODEL_SRC  := $(wildcard server/model/*.c)
 WORKER_SRC := $(wildcard worker/*.c) $(wildcard worker/backend/*.c) $(wildcard worker/backend/host/*.c)
 LAUNCH_SRC := $(wildcard worker/launch/*.c)
 TOOL_SRC   := $(wildcard worker/tools/*.c)
@@ -54,6 +55,7 @@ EXAMPLE_SRC := $(wildcard worker/examples/*.c)
 COMMON_LIB := $(BUILD)/lib/libpsd_common.a
 PROTO_LIB  := $(BUILD)/lib/libpsd_proto.a
 CORE_LIB   := $(BUILD)/lib/libpsd_core.a
+MODEL_LIB  := $(BUILD)/lib/libpsd_model.a
 WORKER_LIB := $(BUILD)/lib/libpsd.a
 LAUNCH_LIB := $(BUILD)/lib/libpsd_launch.a
 WORKER_SO  := $(BUILD)/lib/libpsd.so.$(ABI)
@@ -91,6 +93,7 @@ endef
 $(COMMON_LIB): $(call obj,$(COMMON_SRC)); $(archive)
 $(PROTO_LIB): $(call obj,$(PROTO_SRC)); $(archive)
 $(CORE_LIB): $(call obj,$(CORE_SRC)); $(archive)
+$(MODEL_LIB): $(call obj,$(MODEL_SRC)); $(archive)
 $(WORKER_LIB): $(call obj,$(WORKER_SRC)); $(archive)
 $(LAUNCH_LIB): $(call obj,$(LAUNCH_SRC)); $(archive)
 
@@ -109,7 +112,7 @@ $(BIN)/psd: $(call obj,$(SERVER_SRC)) $(CORE_LIB) $(PROTO_LIB) $(COMMON_LIB)
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ZMQ_LIBS) $(PROTO_LIBS) $(SQL_LIBS) $(HASH_LIBS)
-$(BIN)/psctl: $(call obj,$(PSCTL_SRC)) $(PROTO_LIB) $(COMMON_LIB)
+$(BIN)/psctl: $(call obj,$(PSCTL_SRC)) $(MODEL_LIB) $(CORE_LIB) $(PROTO_LIB) $(COMMON_LIB)
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ZMQ_LIBS) $(PROTO_LIBS) $(JSON_LIBS) $(HASH_LIBS)

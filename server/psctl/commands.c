@@ -6,7 +6,7 @@
 
 /* In the order of the help. */
 const psctl_command *const psctl_commands[] = {
-    &psctl_status, &psctl_ranks, &psctl_groups, &psctl_plans,   &psctl_ops,  &psctl_tables, &psctl_events,
+    &psctl_status, &psctl_ranks, &psctl_groups, &psctl_plans, &psctl_plan,   &psctl_ops,  &psctl_tables, &psctl_events,
     &psctl_doctor, &psctl_bench, &psctl_stop,   &psctl_version, &psctl_help, NULL,
 };
 

@@ -56,6 +56,7 @@ extern const psctl_command psctl_status;
 extern const psctl_command psctl_ranks;
 extern const psctl_command psctl_groups;
 extern const psctl_command psctl_plans;
+extern const psctl_command psctl_plan;
 extern const psctl_command psctl_ops;
 extern const psctl_command psctl_tables;
 extern const psctl_command psctl_events;
