@@ -12,13 +12,13 @@ TEST_PROGRAMS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/programs/*.c))
 PSIM        := $(BUILD)/tests/sim/psim
 CONFORMANCE := $(BUILD)/tests/conformance/conformance
 HOSTS       := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/hosts/*.c))
-TEST_DEPS   := $(TEST_LIB) $(CORE_LIB) $(WORKER_LIB) $(PROTO_LIB) $(COMMON_LIB)
+TEST_DEPS   := $(TEST_LIB) $(MODEL_LIB) $(CORE_LIB) $(WORKER_LIB) $(PROTO_LIB) $(COMMON_LIB)
 
 # $(call link_test,libraries)
 define link_test
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
-	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(1) $(LIBPSD_LIBS)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(1) $(LIBPSD_LIBS) $(JSON_LIBS)
 endef
 
 $(UNIT) $(INTEGRATION): $(BUILD)/%: $(BUILD)/obj/%.o $(TEST_DEPS)

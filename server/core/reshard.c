@@ -98,6 +98,51 @@ static psd_status choose_lanes(const reshard_atoms *atoms, reshard_forwarding fo
     return PSD_OK;
 }
 
+/* Rounds and messages for the flows' quantum. */
+static psd_status schedule(const reshard_input *input, const reshard_atoms *atoms, const reshard_lanes *lanes,
+                           const reshard_flows *flows, reshard_plan *out, const reshard_why *why)
+{
+    reshard_rounds rounds = {0};
+    reshard_plan plan = {0};
+    psd_status status = reshard_rounds_make(flows->matrix, flows->pair_count, atoms->ranks,
+                                            larger(LARGEST_MESSAGE / flows->quantum, 1), &rounds, why);
+    if (status != PSD_OK)
+        return status;
+    status = reshard_emit(input, atoms, lanes, flows, &rounds, &plan, why);
+    free(rounds.shares);
+    if (status == PSD_OK)
+        *out = plan;
+    else
+        reshard_plan_free(&plan);
+    return status;
+}
+
+/* Where a quantum is not small against an element, none is best for all: the largest element is tried as well. */
+static psd_status schedule_best(const reshard_input *input, const reshard_atoms *atoms,
+                                const reshard_lanes *lanes, reshard_flows *flows, reshard_plan *out,
+                                const reshard_why *why)
+{
+    reshard_plan best = {0};
+    psd_status status = schedule(input, atoms, lanes, flows, &best, why);
+    for (int64_t quantum = 2;
+         status == PSD_OK && flows->quantum < 2 * atoms->align && quantum <= atoms->align; quantum *= 2) {
+        reshard_plan plan = {0};
+        reshard_flows_quantize(flows, quantum);
+        status = schedule(input, atoms, lanes, flows, &plan, why);
+        if (status == PSD_OK && plan.round_time < best.round_time) {
+            reshard_plan_free(&best);
+            best = plan;
+        } else {
+            reshard_plan_free(&plan);
+        }
+    }
+    if (status == PSD_OK)
+        *out = best;
+    else
+        reshard_plan_free(&best);
+    return status;
+}
+
 psd_status reshard_compile(const reshard_input *input, reshard_forwarding forwarding, reshard_plan *out,
                            char *why, size_t why_bytes)
 {
@@ -105,7 +150,6 @@ psd_status reshard_compile(const reshard_input *input, reshard_forwarding forwar
     reshard_atoms atoms = {0};
     reshard_lanes lanes = {0};
     reshard_flows flows = {0};
-    reshard_rounds rounds = {0};
     reshard_plan plan = {0};
     uint32_t periods = 1;
     psd_status status = reshard_atoms_make(input, &atoms, &reason);
@@ -117,21 +161,13 @@ psd_status reshard_compile(const reshard_input *input, reshard_forwarding forwar
     status = reshard_flows_make(&atoms, &lanes, periods, &flows, &reason);
     if (status != PSD_OK)
         goto free_lanes;
-    status = reshard_rounds_make(flows.matrix, flows.pair_count, atoms.ranks,
-                                 larger(LARGEST_MESSAGE / flows.quantum, 1), &rounds, &reason);
-    if (status != PSD_OK)
-        goto free_flows;
-    status = reshard_emit(input, &atoms, &lanes, &flows, &rounds, &plan, &reason);
+    status = schedule_best(input, &atoms, &lanes, &flows, &plan, &reason);
     if (status == PSD_OK) {
         plan.atoms = atoms.atoms;
         plan.atom_count = atoms.atom_count;
         atoms.atoms = NULL;
         *out = plan;
-    } else {
-        reshard_plan_free(&plan);
     }
-    free(rounds.shares);
-free_flows:
     reshard_flows_free(&flows);
 free_lanes:
     free(lanes.lanes);

@@ -9,6 +9,8 @@
 typedef struct cursor {
     uint32_t hop;   /* next, from the pair's first */
     int64_t inside; /* bytes of that hop's slot that are sent */
+    int64_t sent;   /* in all */
+    int64_t due;    /* by the rounds so far */
 } cursor;
 
 typedef struct emitter {
@@ -100,36 +102,61 @@ static bool add_stream(emitter *e, const bundle *b, int64_t lo, int64_t hi, bool
     return true;
 }
 
-/* Bytes [from, to) of a hop's slot, in this period. */
+/* Where a hop's slot of this period begins in its bundle's stream; false: nothing goes in this period. */
+static bool slot_start(const emitter *e, const hop *h, int64_t *start)
+{
+    if (e->period < h->index || e->period - h->index >= e->flows->periods)
+        return false;
+    *start = e->lanes->lanes[h->lane].lo + (int64_t)(e->period - h->index) * h->slot;
+    return *start < e->lanes->lanes[h->lane].hi;
+}
+
+/* A cut into a slot at `at`, moved back to where an element begins. */
+static int64_t cut_between_elements(const emitter *e, const hop *h, int64_t at)
+{
+    int64_t start = 0;
+    const lane *l = &e->lanes->lanes[h->lane];
+    if (!slot_start(e, h, &start) || start + at >= l->hi)
+        return at;
+    const class_cell *cell = &e->atoms->cells[find_cell(e->atoms, &e->atoms->bundles[l->bundle], start + at)];
+    const tensor_class *class = &e->atoms->classes[cell->class_index];
+    int64_t item = (int64_t)psd_dtype_bytes(e->input->model->tensors[class->tensor].dtype);
+    return at - (start + at - cell->offset) % item;
+}
+
+/* Bytes [from, to) of a hop's slot. */
 static bool add_slot(emitter *e, const hop *h, int64_t from, int64_t to)
 {
+    int64_t start = 0;
     const lane *l = &e->lanes->lanes[h->lane];
-    if (e->period < h->index || e->period - h->index >= e->flows->periods)
+    if (!slot_start(e, h, &start))
         return true;
-    int64_t slice = (int64_t)(e->period - h->index) * h->slot;
-    int64_t lo = l->lo + slice + from, hi = l->lo + slice + to;
-    return add_stream(e, &e->atoms->bundles[l->bundle], lo, hi < l->hi ? hi : l->hi, h->index > 0);
+    int64_t end = start + to < l->hi ? start + to : l->hi;
+    return add_stream(e, &e->atoms->bundles[l->bundle], start + from, end, h->index > 0);
 }
 
 static bool send_share(emitter *e, const share_of_round *share)
 {
     const pair_traffic *pair = &e->flows->pairs[share->traffic];
     cursor *at = &e->cursors[share->traffic];
-    int64_t left = share->units * e->flows->quantum;
     e->pair = &e->flows->matrix[share->traffic];
     e->open = false;
     e->pair_bytes = 0;
-    while (left > 0 && at->hop < pair->hop_count) {
+    at->due += share->units * e->flows->quantum;
+    while (at->hop < pair->hop_count) {
         const hop *h = &e->flows->hops[pair->first_hop + at->hop];
-        int64_t now = h->slot - at->inside < left ? h->slot - at->inside : left;
-        if (!add_slot(e, h, at->inside, at->inside + now))
+        int64_t to = at->inside + at->due - at->sent;
+        to = to < h->slot ? cut_between_elements(e, h, to) : h->slot;
+        if (to <= at->inside)
+            break;
+        if (!add_slot(e, h, at->inside, to))
             return false;
-        left -= now;
-        at->inside += now;
-        if (at->inside == h->slot) {
-            at->hop++;
-            at->inside = 0;
-        }
+        at->sent += to - at->inside;
+        at->inside = to;
+        if (at->inside < h->slot)
+            break;
+        at->hop++;
+        at->inside = 0;
     }
     e->sent[e->pair->src] += e->pair_bytes;
     e->received[e->pair->dst] += e->pair_bytes;

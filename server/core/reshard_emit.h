@@ -29,12 +29,13 @@ typedef struct reshard_flows {
     pair_traffic *pairs;
     uint32_t pair_count;
     uint32_t periods;
-    uint32_t tail; /* further periods that the last slices need */
-    int64_t quantum;
+    uint32_t tail;   /* further periods that the last slices need */
+    int64_t quantum; /* as large as it may be, at first: fewer and longer rounds */
 } reshard_flows;
 
 psd_status reshard_flows_make(const reshard_atoms *atoms, const reshard_lanes *lanes, uint32_t periods,
                               reshard_flows *out, const reshard_why *why);
+void reshard_flows_quantize(reshard_flows *flows, int64_t quantum);
 void reshard_flows_free(reshard_flows *flows);
 /* The most that one rank sends, and receives, over all periods. */
 psd_status reshard_flows_load(const reshard_atoms *atoms, const reshard_lanes *lanes, int64_t *sends,

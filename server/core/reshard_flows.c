@@ -80,8 +80,14 @@ static bool list_pairs(reshard_flows *f)
     return true;
 }
 
-/* The quantum is as large as it may be: fewer and longer rounds. */
-static bool quantize(const reshard_atoms *atoms, reshard_flows *f)
+void reshard_flows_quantize(reshard_flows *flows, int64_t quantum)
+{
+    flows->quantum = quantum;
+    for (uint32_t i = 0; i < flows->pair_count; i++)
+        flows->matrix[i].units = (flows->pairs[i].bytes + quantum - 1) / quantum;
+}
+
+static bool choose_quantum(const reshard_atoms *atoms, reshard_flows *f)
 {
     size_t ranks = (size_t)atoms->ranks;
     int64_t *sums = calloc(2 * ranks + 1, sizeof *sums);
@@ -97,10 +103,8 @@ static bool quantize(const reshard_atoms *atoms, reshard_flows *f)
                 degree = degrees[line[k]] > degree ? degrees[line[k]] : degree;
             }
         }
-        f->quantum = longest / (degree * FINENESS) / atoms->align * atoms->align;
-        f->quantum = f->quantum > atoms->align ? f->quantum : atoms->align;
-        for (uint32_t i = 0; i < f->pair_count; i++)
-            f->matrix[i].units = (f->pairs[i].bytes + f->quantum - 1) / f->quantum;
+        int64_t quantum = longest / (degree * FINENESS);
+        reshard_flows_quantize(f, quantum > 1 ? quantum : 1);
     }
     bool fine = sums != NULL && degrees != NULL;
     free(sums);
@@ -112,7 +116,7 @@ psd_status reshard_flows_make(const reshard_atoms *atoms, const reshard_lanes *l
                               reshard_flows *out, const reshard_why *why)
 {
     reshard_flows f = {.periods = periods, .tail = lanes->longest > 1 ? lanes->longest - 1 : 0};
-    if (!list_hops(atoms, lanes, periods, &f) || !list_pairs(&f) || !quantize(atoms, &f)) {
+    if (!list_hops(atoms, lanes, periods, &f) || !list_pairs(&f) || !choose_quantum(atoms, &f)) {
         reshard_flows_free(&f);
         return reshard_no_memory(why);
     }
