@@ -118,15 +118,15 @@ lint: ## clang-format, clang-tidy, cppcheck
 FUZZ_SECONDS ?= 60
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZERS  := $(patsubst tests/fuzz/%.c,build-fuzz/%,$(FUZZ_SRC))
-FUZZ_LIB_SRC := $(COMMON_SRC) $(PROTO_SRC) $(CORE_SRC)
+FUZZ_LIB_SRC := $(COMMON_SRC) $(PROTO_SRC) $(CORE_SRC) $(MODEL_SRC)
 build-fuzz/%: tests/fuzz/%.c $(FUZZ_LIB_SRC)
 	@mkdir -p $(@D)
 	$(call say,FUZZER,$@)
 	$(Q)clang $(BASE_CFLAGS) -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -o $@ $< \
-	    $(FUZZ_LIB_SRC) $(PROTO_LIBS) $(HASH_LIBS)
+	    $(FUZZ_LIB_SRC) $(PROTO_LIBS) $(HASH_LIBS) $(JSON_LIBS)
 
 .PHONY: fuzz
-fuzz: ## fuzz the wire and the core, FUZZ_SECONDS each
+fuzz: ## fuzz the wire, the core, models and layouts, FUZZ_SECONDS each
 	@deploy/install-deps.sh --check
 	@$(MAKE) --no-print-directory $(FUZZERS)
 	@tests/fuzz/run.sh $(FUZZ_SECONDS) $(FUZZERS)

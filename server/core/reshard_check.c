@@ -250,7 +250,8 @@ static psd_status list_parts(checker *c, uint32_t tensor)
         for (int b = 0; b < count; b++)
             c->parts[c->part_count++] = (part){boxes[b], m->round, m->dst, m->src, m->forwards};
     }
-    qsort(c->parts, c->part_count, sizeof *c->parts, by_destination_box);
+    if (c->part_count > 1)
+        qsort(c->parts, c->part_count, sizeof *c->parts, by_destination_box);
     return PSD_OK;
 }
 
