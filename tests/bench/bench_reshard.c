@@ -75,7 +75,7 @@ static psd_status measure(const reshard_input *input, const char *name)
 {
     reshard_plan plan = {0};
     reshard_bounds bounds = {0};
-    policies others;
+    policies others = {0};
     psd_time_ns begun = psd_now_ns();
     psd_status status = reshard_compile(input, RESHARD_AUTO, &plan, text, sizeof text);
     double seconds = (double)(psd_now_ns() - begun) / 1e9;

@@ -4,13 +4,13 @@
 #   tests/bench/run.sh BUILD
 #
 # BENCH_PARTS  which, of: small large (2 ranks, operations up to 64 KiB, and larger), four (4 ranks), link, recorder,
-#              heartbeats, ddp. Default: all
+#              heartbeats, ddp, plans. Default: all
 # BENCH=short  all parts, less of each: under 90 seconds
 # BENCH_SYSTEMS, BENCH_ROUNDS, BENCH_OPS   for compare's --systems, --rounds, --ops
 set -u
 build=$1
 here=$build/tests/bench
-parts=${BENCH_PARTS:-small large four link recorder heartbeats ddp}
+parts=${BENCH_PARTS:-small large four link recorder heartbeats ddp plans}
 short='' four_sizes=4,4K,64K,256K,4M,64M recorder_rounds=31
 [ "${BENCH:-}" = short ] && short=short four_sizes=4,256K,4M recorder_rounds=15
 rounds=${BENCH_ROUNDS:-7}
@@ -52,6 +52,17 @@ recorder() {
         --rounds "$recorder_rounds" || bad=1
 }
 
+plans() {
+    title "Plans between layouts"
+    local pairs=(tests/data/plan/model.json tests/data/plan/pair.json) p
+    [ -d ../shared/plans/layouts ] || echo "skip: no ../shared/plans beside the project: only the example"
+    for p in ../shared/plans/layouts/*.json; do
+        [ -f "$p" ] || continue
+        pairs+=("../shared/plans/manifests/$(sed -n 's/^ *"manifest": *"\([^"]*\)".*/\1/p' "$p").json" "$p")
+    done
+    "$here/bench_reshard" "${pairs[@]}" || bad=1
+}
+
 printf '# Benchmarks\n\n'
 machine
 { want small || want large; } && two_ranks
@@ -59,5 +70,6 @@ want four && compare "Operations, 4 ranks on $(nproc) cores" -n 4 --systems "$sy
 want link && { title "Links of the host backend" && "$here/bench_link" || bad=1; }
 want recorder && recorder
 want heartbeats && { title "The coordinator: 100,000 heartbeats" && "$here/bench_heartbeats" "$build/bin/psd" || bad=1; }
+want plans && plans
 want ddp && { tests/bench/ddp.sh "$build" $short || bad=1; }
 exit $bad
