@@ -24,6 +24,7 @@ CredType=cred/munge
 AuthInfo=socket=$slurm/munge.sock
 StateSaveLocation=$slurm/state
 SlurmdSpoolDir=$slurm/%n
+TmpFS=$slurm/tmp.%n
 SlurmctldPidFile=$slurm/slurmctld.pid
 SlurmdPidFile=$slurm/%n.pid
 SlurmctldLogFile=$slurm/slurmctld.log
@@ -50,7 +51,7 @@ all_idle() {
 # The daemons end with the sandbox.
 cluster_up() {
     local i
-    mkdir -p "$slurm/state" || return 1
+    mkdir -p "$slurm/state" "$slurm"/tmp.h{1..4} || return 1 # PMIx wants a directory for temporary files of each node's own
     write_conf
     head -c 1024 /dev/urandom > "$slurm/munge.key" && chmod 600 "$slurm/munge.key" || return 1
     munged --foreground --force --key-file="$slurm/munge.key" --socket="$slurm/munge.sock" \

@@ -38,6 +38,22 @@ PROGRAMS
     says srun 'digits_train: accuracy=0\.9[6-9]'
 }
 
+mpi_missing() {
+    if [ ! -e "$PSD_BUILD/lib/psd/psd_backend_mpi.so" ]; then
+        echo "psd was built without MPI (deploy/install-deps.sh --mpi)"
+    elif ! srun --mpi=list 2>&1 | grep -qw pmix; then
+        echo "this Slurm has no PMIx"
+    fi
+}
+
+# MPI's ranks started by srun, over the mpi backend, which they choose by themselves.
+test_mpi() {
+    start_psd h5 && PSD_DEBUG=psd=info run_srun --mpi=pmix "$PSD_BUILD/examples/hello_all_reduce" || return 1
+    [ "$(grep -cE '^[0-7]: hello from rank [0-7] of 8: the sum of the ranks is 28, expected 28$' "$work/srun")" = 8 ] ||
+        fail "not 8 right lines" || return 1
+    says srun '^5: hello from rank 5 of 8' && says srun 'backend mpi, by itself: started by an MPI launcher'
+}
+
 # A task that fails ends the step; psd tells the others who it was.
 test_task_fails() {
     start_psd h5 || return 1
@@ -53,5 +69,7 @@ elif ! { hosts_up 5 && cluster_up; }; then
     failed=1
 else
     for name in example local_ranks parameter_server task_fails; do check $name; done
+    lacks=$(mpi_missing)
+    if [ -n "$lacks" ]; then skip slurm/mpi "$lacks"; else check mpi; fi
 fi
 finish
