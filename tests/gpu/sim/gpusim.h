@@ -25,6 +25,7 @@ GPUSIM_EXPORT cudaError_t psd_gpusim_launch(int device, const cudaStream_t *stre
                                             gpusim_kernel kernel, void *arg, mark **out);
 
 GPUSIM_EXPORT void psd_gpusim_mark_wait(mark *m);
+GPUSIM_EXPORT mark *psd_gpusim_mark_get(mark *m);
 GPUSIM_EXPORT void psd_gpusim_mark_put(mark *m); /* accepts NULL */
 
 typedef struct gpusim_pointer {

@@ -60,7 +60,8 @@ void nc_comm_put(ncclComm_t comm);
 ncclResult_t nc_call_begin(ncclComm_t handle, const char *call);
 void nc_call_end(ncclComm_t comm);
 
-/* From in progress to this; an error that came meanwhile stays. */
+/* From success to in progress; and from there to this. An error that came meanwhile stays. */
+void nc_comm_start(ncclComm_t comm);
 void nc_comm_settle(ncclComm_t comm, ncclResult_t result);
 void nc_comm_fail(ncclComm_t comm, ncclResult_t error);
 

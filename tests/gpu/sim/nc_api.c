@@ -1,17 +1,8 @@
 /* The communication functions: their arguments are checked here, then they join the thread's group. */
 #include "nc.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* NCCL, src/misc/argcheck.cc: pointers are looked at with NCCL_CHECK_POINTERS=1. The simulator does it unless
  * that is 0, because what happens otherwise, an illegal address in a kernel, fails the whole process. */
-static bool checks_pointers(void)
-{
-    const char *value = getenv("NCCL_CHECK_POINTERS");
-    return value == NULL || strcmp(value, "0") != 0;
-}
-
 static ncclResult_t check_pointer(const nc_op *op, const void *pointer, size_t bytes, const char *name,
                                   const char *call)
 {
@@ -83,6 +74,10 @@ static ncclResult_t check(const nc_op *op, const char *call)
         nc_warn("%s : invalid type %d", call, (int)op->dtype);
         return ncclInvalidArgument;
     }
+    if (op->count > SIZE_MAX / size / (size_t)op->comm->ranks) {
+        nc_warn("%s : count %zu is too large", call, op->count);
+        return ncclInvalidArgument;
+    }
     if (!redop_known(op)) {
         nc_warn("%s : invalid reduction operation %d", call, (int)op->redop);
         return ncclInvalidArgument;
@@ -91,7 +86,7 @@ static ncclResult_t check(const nc_op *op, const char *call)
         nc_warn("%s : communicator was finalized", call);
         return ncclInvalidUsage;
     }
-    if (op->count == 0 || !checks_pointers())
+    if (op->count == 0 || !settings_get()->checks_pointers)
         return ncclSuccess;
     operands(op, &in, &out);
     if (in > 0)

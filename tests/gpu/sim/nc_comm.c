@@ -101,12 +101,20 @@ void nc_comm_retire(ncclComm_t comm)
 /* Files of communicators that never formed go with a process that ends in order. */
 __attribute__((destructor)) static void forget_names(void)
 {
+    pthread_mutex_lock(&lock);
     for (ncclComm_t comm = live; comm != NULL; comm = comm->next)
         if (comm->has_segment)
             seg_abandon(&comm->seg);
+    pthread_mutex_unlock(&lock);
 }
 
 /* ---- state */
+
+void nc_comm_start(ncclComm_t comm)
+{
+    int success = ncclSuccess;
+    atomic_compare_exchange_strong(&comm->state, &success, ncclInProgress);
+}
 
 void nc_comm_settle(ncclComm_t comm, ncclResult_t result)
 {
@@ -224,7 +232,6 @@ static bool all_arrived(ncclComm_t comm, void *arg)
 static void arrive(ncclComm_t comm)
 {
     seg_rank *mine = &comm->seg.rank_at[comm->rank];
-    cudaSetDevice(comm->device);
     if (cudaDeviceGetPCIBusId(mine->bus, sizeof mine->bus, comm->device) != cudaSuccess)
         mine->bus[0] = '\0';
     mine->version = settings_get()->nccl_version;

@@ -206,9 +206,9 @@ static ncclResult_t run_in_background(launch *l)
 {
     pthread_t thread;
     for (nc_job *j = l->jobs; j != NULL; j = j->next)
-        atomic_store(&j->comm->state, ncclInProgress);
+        nc_comm_start(j->comm);
     for (size_t i = 0; i < l->count; i++)
-        atomic_store(&l->ops[i].comm->state, ncclInProgress);
+        nc_comm_start(l->ops[i].comm);
     if (pthread_create(&thread, NULL, launch_main, l) != 0)
         return run_launch(l);
     pthread_detach(thread);

@@ -105,7 +105,7 @@ static ncclResult_t init(ncclComm_t *handle, int ranks, const ncclUniqueId *id, 
     job->handle = handle;
     nc_comm_publish(comm);
     nc_comm_hold(comm);
-    *handle = comm;
+    __atomic_store_n(handle, comm, __ATOMIC_RELEASE); /* another thread may abort it from now on */
     ncclResult_t result = nc_group_add_job(&job->base);
     if (result != ncclSuccess) {
         *handle = NULL;
@@ -234,7 +234,7 @@ static void split_end(nc_job *base, ncclResult_t result)
     split_job *job = (split_job *)base;
     if (job->child != NULL && result == ncclSuccess) {
         nc_comm_publish(job->child);
-        *job->handle = job->child;
+        __atomic_store_n(job->handle, job->child, __ATOMIC_RELEASE);
     } else if (job->child != NULL) {
         nc_comm_put(job->child);
     }

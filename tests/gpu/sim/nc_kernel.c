@@ -436,12 +436,28 @@ static void fault_main(void *arg, bool device_ok)
     nc_kernel_free(k);
 }
 
+/* The newest kernel of a communicator and, where kernels are serial, of its device. User guide, "Using multiple NCCL
+ * communicators concurrently": kernels of several communicators may wait for each other on a device, so that every
+ * rank has to issue them in one order; PSD_GPUSIM_SERIAL makes them. */
+static pthread_mutex_t launching = PTHREAD_MUTEX_INITIALIZER;
+static mark *device_last[64];
+
+static void remember(ncclComm_t comm, mark *done)
+{
+    psd_gpusim_mark_put(comm->last);
+    comm->last = done;
+    if (settings_get()->is_serial) {
+        psd_gpusim_mark_put(device_last[comm->device]);
+        device_last[comm->device] = psd_gpusim_mark_get(done);
+    }
+}
+
 /* User guide, "Mixing Multiple Streams within the same ncclGroupStart/End() group": all streams wait for each
  * other. */
 ncclResult_t nc_kernel_launch(nc_kernel *k)
 {
     ncclComm_t comm = k->comm;
-    mark *done = NULL, *before = comm->last;
+    mark *done = NULL;
     int count = 0;
     cudaStream_t *streams = calloc(k->count, sizeof *streams);
     if (streams == NULL) {
@@ -455,15 +471,18 @@ ncclResult_t nc_kernel_launch(nc_kernel *k)
         if (at == count)
             streams[count++] = k->ops[i].stream;
     }
-    cudaError_t error = psd_gpusim_launch(comm->device, streams, count, before,
+    pthread_mutex_lock(&launching);
+    mark **last = settings_get()->is_serial ? &device_last[comm->device] : &comm->last;
+    cudaError_t error = psd_gpusim_launch(comm->device, streams, count, *last,
                                           has_illegal_address(k) ? fault_main : kernel_main, k, &done);
+    if (error == cudaSuccess)
+        remember(comm, done);
+    pthread_mutex_unlock(&launching);
     free(streams);
     if (error != cudaSuccess) {
         nc_warn("Cuda failure '%s'", cudaGetErrorString(error));
         nc_kernel_free(k);
         return ncclUnhandledCudaError;
     }
-    comm->last = done;
-    psd_gpusim_mark_put(before);
     return ncclSuccess;
 }

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #define SEG_ID_BYTES 16
-#define SEG_STEP     ((size_t)64 << 10) /* bytes that move at once */
+#define SEG_STEP     ((size_t)32 << 10) /* bytes that move at once */
 #define SEG_SLOTS    8                  /* steps in flight: NCCL_STEPS */
 
 typedef struct seg_rank {

@@ -319,14 +319,43 @@ static bool fits(gpusim_pointer to, gpusim_pointer from, size_t bytes, enum cuda
     return false;
 }
 
-/* Runtime API, "API synchronization behavior", Memcpy. Asynchronous: from pageable memory, the source has been
- * copied to staging memory on return; to pageable memory, the function returns once the copy has completed.
- * Synchronous: additionally, transfers with page-locked memory are complete on return; device to device, "no
- * host-side synchronization is performed". */
+/* Waits for what the stream has. */
+static cudaError_t drain(cudaStream_t handle)
+{
+    rt_item nothing = {.run = NULL};
+    mark *done = NULL;
+    pthread_mutex_lock(&rt_lock);
+    struct CUstream_st *stream = rt_stream_find(handle, rt_device());
+    cudaError_t error = stream == NULL ? cudaErrorInvalidResourceHandle : rt_submit(stream, &nothing, &done);
+    if (done != NULL)
+        rt_mark_wait(done);
+    rt_mark_put(done);
+    pthread_mutex_unlock(&rt_lock);
+    return error;
+}
+
+/* The source's bytes as they are now. */
+static bool stage(copy *c)
+{
+    c->staging = malloc(c->bytes);
+    if (c->staging == NULL)
+        return false;
+    memcpy(c->staging, c->from, c->bytes);
+    c->from = c->staging;
+    return true;
+}
+
+/* Runtime API, "API synchronization behavior", Memcpy. Asynchronous: from pageable memory, the source has been copied
+ * to staging memory on return; to pageable memory, the function returns once the copy has completed. Synchronous:
+ * from pageable memory, the stream is synchronized first, and on return the source has been copied to staging memory
+ * "but the DMA to final destination may not have completed"; with page-locked memory and to the host, it is complete;
+ * device to device, "no host-side synchronization is performed". */
 static cudaError_t copy_memory(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                                cudaStream_t stream, bool synchronous)
 {
     gpusim_pointer target = psd_gpusim_pointer(to), source = psd_gpusim_pointer(from);
+    bool is_staged = source.type == cudaMemoryTypeUnregistered && is_device(target);
+    cudaError_t error = cudaSuccess;
     if (bytes == 0)
         return cudaSuccess;
     if (to == NULL || from == NULL || !fits(target, source, bytes, kind))
@@ -335,17 +364,16 @@ static cudaError_t copy_memory(void *to, const void *from, size_t bytes, enum cu
     if (c == NULL)
         return cudaErrorMemoryAllocation;
     *c = (copy){.to = to, .from = from, .bytes = bytes};
-    bool wait = target.type == cudaMemoryTypeUnregistered || (!is_device(target) && !is_device(source)) ||
-                (synchronous && !(is_device(target) && is_device(source)));
-    if (source.type == cudaMemoryTypeUnregistered && !wait) {
-        c->staging = malloc(bytes);
-        if (c->staging == NULL) {
-            free(c);
-            return cudaErrorMemoryAllocation;
-        }
-        memcpy(c->staging, from, bytes);
-        c->from = c->staging;
+    if (is_staged && synchronous)
+        error = drain(stream);
+    if (error == cudaSuccess && is_staged && !stage(c))
+        error = cudaErrorMemoryAllocation;
+    if (error != cudaSuccess) {
+        free(c);
+        return error;
     }
+    bool wait = target.type == cudaMemoryTypeUnregistered || (!is_device(target) && !is_device(source)) ||
+                (synchronous && !is_staged && !(is_device(target) && is_device(source)));
     return queue(c, stream, wait);
 }
 

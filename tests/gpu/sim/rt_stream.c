@@ -90,6 +90,14 @@ void psd_gpusim_mark_wait(mark *m)
     pthread_mutex_unlock(&rt_lock);
 }
 
+mark *psd_gpusim_mark_get(mark *m)
+{
+    pthread_mutex_lock(&rt_lock);
+    rt_mark_get(m);
+    pthread_mutex_unlock(&rt_lock);
+    return m;
+}
+
 void psd_gpusim_mark_put(mark *m)
 {
     pthread_mutex_lock(&rt_lock);

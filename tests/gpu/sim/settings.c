@@ -70,6 +70,8 @@ static void read_all(void)
     values.dir = dir != NULL && *dir != '\0' ? dir : "/dev/shm";
     values.nccl_version = (int)number("PSD_GPUSIM_NCCL_VERSION", NCCL_VERSION_CODE, 0, 99999);
     values.buffer_bytes = (size_t)number("PSD_GPUSIM_BUFFER", 0, 0, 1 << 30);
+    values.checks_pointers = number("NCCL_CHECK_POINTERS", 1, 0, 1) != 0;
+    values.is_serial = number("PSD_GPUSIM_SERIAL", 0, 0, 1) != 0;
     values.inline_launch = number("PSD_GPUSIM_INLINE_LAUNCH", 0, 0, 1) != 0;
     faults();
 }

@@ -19,6 +19,8 @@ typedef struct settings {
 
     int nccl_version;        /* as ncclGetVersion */
     size_t buffer_bytes;     /* sends up to this many bytes complete before their receive */
+    bool checks_pointers;    /* NCCL_CHECK_POINTERS */
+    bool is_serial;          /* kernels of all communicators of a device run one after the other */
     bool inline_launch;      /* a group that needs no connection is launched by ncclGroupEnd itself */
     int init_hang_rank;      /* rank whose ncclCommInitRank never finishes; SETTING_* */
     int abort_hang_rank;     /* rank whose ncclCommAbort never returns; SETTING_* */

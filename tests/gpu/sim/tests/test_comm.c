@@ -552,6 +552,38 @@ static void two_threads(int rank, shared *s)
     OK(ncclCommDestroy(comm));
 }
 
+/* Two communicators in opposite orders on two streams: fine where kernels run side by side, a deadlock where the device
+ * runs one at a time (PSD_GPUSIM_SERIAL). User guide, "Using multiple NCCL communicators concurrently". */
+static void opposite_orders(int rank, shared *s)
+{
+    ncclComm_t comms[2] = {make_comm(rank, 2, s, true), NULL};
+    cudaStream_t streams[2] = {make_stream(), make_stream()};
+    char *data = device_bytes(32, rank);
+    OK(ncclCommSplit(comms[0], 0, rank, &comms[1], NULL));
+    for (int i = 0; i < 2; i++) {
+        OK(ncclAllReduce(data, data, 16, ncclInt8, ncclSum, comms[i], streams[i]));
+        OK(finish(streams[i]));
+    }
+    for (int i = 0; i < 2; i++) {
+        int which = rank == 0 ? i : 1 - i;
+        OK(ncclAllReduce(data + 16 * which, data + 16 * which, 16, ncclInt8, ncclSum, comms[which],
+                         streams[which]));
+    }
+    if (getenv("PSD_GPUSIM_SERIAL") != NULL) {
+        CHECK(stays_pending(streams[0]));
+        CHECK(stays_pending(streams[1]));
+        say_step(s, rank, 1);
+        wait_step(s, 1 - rank, 1);
+        OK(ncclCommAbort(comms[rank])); /* the one whose kernel runs */
+        OK(ncclCommAbort(comms[1 - rank]));
+        return;
+    }
+    OK(finish(streams[0]));
+    OK(finish(streams[1]));
+    OK(ncclCommDestroy(comms[1]));
+    OK(ncclCommDestroy(comms[0]));
+}
+
 static int files_in(const char *dir)
 {
     int count = 0;
@@ -668,6 +700,11 @@ static const check_case cases[] = {
      .ranks = 1,
      .env = {"PSD_GPUSIM_INLINE_LAUNCH=1"}},
     {.name = "two threads", .run = two_threads, .ranks = 2},
+    {.name = "two communicators in opposite orders", .run = opposite_orders, .ranks = 2},
+    {.name = "the same where kernels are serial",
+     .run = opposite_orders,
+     .ranks = 2,
+     .env = {"PSD_GPUSIM_SERIAL=1"}},
     {.name = "a killed rank", .run = killed_rank, .ranks = 2, .is_killed = {false, true}},
     {.name = "exit in init", .run = exit_in_init, .ranks = 1},
     {.name = "no device", .run = no_device, .ranks = 1, .env = {"PSD_GPUSIM_DEVICES=0"}},

@@ -236,6 +236,34 @@ static void copies(int rank, shared *s)
     OK(cudaFreeHost(locked));
 }
 
+static void *copy_in(void *arg)
+{
+    static char pageable[16] = {7, 7, 7, 7};
+    return cudaMemcpy(arg, pageable, 16, cudaMemcpyHostToDevice) == cudaSuccess ? NULL : arg;
+}
+
+/* cudaMemcpy from pageable memory first waits for the default stream, and so for every blocking one. */
+static void copy_waits(int rank, shared *s)
+{
+    gate g;
+    pthread_t thread;
+    void *failed = NULL;
+    (void)rank;
+    (void)s;
+    cudaStream_t a;
+    OK(cudaStreamCreate(&a));
+    char *data = device_bytes(16, 1), got[16];
+    close_stream(a, &g);
+    CHECK_EQ(pthread_create(&thread, NULL, copy_in, data), 0);
+    CHECK(stays_pending(NULL) || cudaStreamQuery(NULL) == cudaSuccess);
+    CHECK(pthread_tryjoin_np(thread, &failed) != 0);
+    open_stream(&g);
+    CHECK_EQ(pthread_join(thread, &failed), 0);
+    CHECK(failed == NULL);
+    read_back(got, data, sizeof got);
+    CHECK(got[0] == 7);
+}
+
 /* Runtime API, cudaPointerGetAttributes, cudaMalloc, cudaFree. */
 static void memory(int rank, shared *s)
 {
@@ -352,6 +380,7 @@ static const check_case cases[] = {
     {.name = "the per-thread default stream", .run = per_thread_stream, .ranks = 1},
     {.name = "host functions", .run = host_functions, .ranks = 1},
     {.name = "copies", .run = copies, .ranks = 1},
+    {.name = "a copy waits for the default stream", .run = copy_waits, .ranks = 1},
     {.name = "memory", .run = memory, .ranks = 1},
     {.name = "free waits for the device", .run = free_waits, .ranks = 1},
     {.name = "no device", .run = no_device, .ranks = 1, .env = {"PSD_GPUSIM_DEVICES=0"}},

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STEP ((size_t)64 << 10) /* what the simulator moves at once */
+#define STEP ((size_t)32 << 10) /* what the simulator moves at once */
 
 /* Connects both directions of a pair, so that later calls only queue. */
 static void warm(ncclComm_t comm, int peer, cudaStream_t stream)
@@ -266,6 +266,7 @@ static void send_to_self(int rank, shared *s)
     cudaStream_t stream = make_stream();
     char *data = device_bytes(200, 3);
     OK(cudaMemset(data + 100, 0, 100));
+    OK(cudaDeviceSynchronize());
     CHECK_EQ(ncclSend(data, 100, ncclInt8, 0, comm, stream), ncclInvalidUsage);
     OK(ncclGroupStart());
     OK(ncclRecv(data + 100, 100, ncclInt8, 0, comm, stream));
