@@ -97,6 +97,7 @@ static void post_round(lab *l, int32_t rank)
     lab_rank *r = &l->ranks[rank];
     for (int32_t i = 0; i < r->messages.count; i++)
         post_one(l, rank, i);
+    coll_meanwhile(&r->c, r->round);
 }
 
 static bool advance(lab *l, int32_t rank)

@@ -162,6 +162,12 @@ void coll_combine(coll *c, uint32_t round, size_t at, const void *theirs, size_t
              bytes / psd_dtype_bytes(c->op.dtype));
 }
 
+void coll_meanwhile(coll *c, uint32_t round)
+{
+    if (round < c->rounds && c->schedule->meanwhile != NULL)
+        c->schedule->meanwhile(c, round);
+}
+
 void coll_finish(coll *c, uint32_t round)
 {
     if (round < c->rounds && c->schedule->finish != NULL)

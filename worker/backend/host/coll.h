@@ -3,7 +3,9 @@
  * The engine runs a collective so:
  *     coll_begin(&coll, op, rank, size, scratch);
  *     for (round = 0; coll_round(&coll, round, &messages); round++) {
- *         post all messages, wait until all are complete;
+ *         post all messages;
+ *         coll_meanwhile(&coll, round);
+ *         wait until all are complete;
  *         coll_finish(&coll, round);
  *     }
  * Messages of one pair, one direction and one collective match in order; zero-byte messages are sent too, so
@@ -55,7 +57,9 @@ bool coll_round(coll *c, uint32_t round, coll_messages *out);
 /* Reduces bytes of this round's message with may_combine, whole elements in order, straight from where they
  * came in, which may be shared with the sender. Once begun, all of the message comes this way. */
 void coll_combine(coll *c, uint32_t round, size_t at, const void *theirs, size_t bytes);
-/* Local work (reductions, copies of this rank's own block) after the round's messages are complete. */
+/* Local work that does not wait for the round's messages (copies of this rank's own block): after they were posted. */
+void coll_meanwhile(coll *c, uint32_t round);
+/* Local work (reductions) after the round's messages are complete. */
 void coll_finish(coll *c, uint32_t round);
 
 #endif

@@ -64,7 +64,7 @@ static void tree_messages(const coll *c, uint32_t round, coll_messages *out)
     coll_recv(out, absolute(c, parent), c->op.out, whole_bytes(c));
 }
 
-const coll_schedule coll_broadcast_tree = {tree_rounds, tree_messages, NULL, NULL};
+const coll_schedule coll_broadcast_tree = {tree_rounds, tree_messages, NULL, NULL, NULL};
 
 /* Chunk k of the piece of the rank at this distance from the root. */
 static coll_span piece_chunk(const coll *c, int32_t from_root, uint32_t k)
@@ -113,4 +113,4 @@ static void chunked_messages(const coll *c, uint32_t round, coll_messages *out)
         pass_on(c, round - 1, out);
 }
 
-const coll_schedule coll_broadcast_chunked = {chunked_rounds, chunked_messages, NULL, NULL};
+const coll_schedule coll_broadcast_chunked = {chunked_rounds, chunked_messages, NULL, NULL, NULL};

@@ -63,8 +63,8 @@ static void gather_finish(const coll *c, uint32_t round)
         own_block_to_out(c);
 }
 
-const coll_schedule coll_scatter_flat = {one_round, scatter_messages, scatter_finish, NULL};
-const coll_schedule coll_gather_flat = {one_round, gather_messages, gather_finish, NULL};
+const coll_schedule coll_scatter_flat = {one_round, scatter_messages, scatter_finish, NULL, NULL};
+const coll_schedule coll_gather_flat = {one_round, gather_messages, gather_finish, NULL, NULL};
 
 /* Pairwise: at distance d a rank sends to the d-th after it and receives from the d-th before it, so no rank
  * is every other's target at once. A round takes COLL_WINDOW distances. */
@@ -94,14 +94,14 @@ static void all_gather_messages(const coll *c, uint32_t round, coll_messages *ou
     }
 }
 
-static void all_gather_finish(const coll *c, uint32_t round)
+static void all_gather_meanwhile(const coll *c, uint32_t round)
 {
     if (round == 0)
         own_block_to_out(c);
 }
 
-const coll_schedule coll_all_gather_pairwise = {pairwise_rounds, all_gather_messages, all_gather_finish,
-                                                NULL};
+const coll_schedule coll_all_gather_pairwise = {pairwise_rounds, all_gather_messages, NULL, NULL,
+                                                all_gather_meanwhile};
 
 /* The block that belongs to a rank on one side of an all_to_all, even or by splits. */
 static coll_span rank_block(const coll *c, const int64_t *splits, int32_t rank)
@@ -127,7 +127,7 @@ static void all_to_all_messages(const coll *c, uint32_t round, coll_messages *ou
     }
 }
 
-static void all_to_all_finish(const coll *c, uint32_t round)
+static void all_to_all_meanwhile(const coll *c, uint32_t round)
 {
     if (round != 0)
         return;
@@ -138,8 +138,8 @@ static void all_to_all_finish(const coll *c, uint32_t round)
               own.bytes < to.bytes ? own.bytes : to.bytes);
 }
 
-const coll_schedule coll_all_to_all_pairwise = {pairwise_rounds, all_to_all_messages, all_to_all_finish,
-                                                NULL};
+const coll_schedule coll_all_to_all_pairwise = {pairwise_rounds, all_to_all_messages, NULL, NULL,
+                                                all_to_all_meanwhile};
 
 /* Dissemination barrier (Hensgen, Finkel, Manber 1988): after round k a rank has heard, directly or not, of
  * the 2^(k+1) ranks up to and including itself. Few ranks tell each other directly: with more of them than cores
@@ -168,4 +168,4 @@ static void barrier_messages(const coll *c, uint32_t round, coll_messages *out)
     coll_recv(out, coll_before(c, distance), NULL, 0);
 }
 
-const coll_schedule coll_barrier_dissemination = {barrier_rounds, barrier_messages, NULL, NULL};
+const coll_schedule coll_barrier_dissemination = {barrier_rounds, barrier_messages, NULL, NULL, NULL};

@@ -67,8 +67,8 @@ static void reduce_flat_messages(const coll *c, uint32_t round, coll_messages *o
     }
 }
 
-const coll_schedule coll_all_reduce_small = {one_round, all_reduce_small_messages, small_finish, NULL};
-const coll_schedule coll_reduce_flat = {one_round, reduce_flat_messages, small_finish, NULL};
+const coll_schedule coll_all_reduce_small = {one_round, all_reduce_small_messages, small_finish, NULL, NULL};
+const coll_schedule coll_reduce_flat = {one_round, reduce_flat_messages, small_finish, NULL, NULL};
 
 /* Large: rank i owns piece i. Round k exchanges chunk k of the inputs and passes on the reduced chunk k - 1,
  * whose inputs have all left by then: so the result may overwrite them. */
@@ -151,9 +151,9 @@ static void exchange_finish(const coll *c, uint32_t round)
 }
 
 const coll_schedule coll_all_reduce_chunked = {exchange_and_pass_rounds, all_reduce_messages, exchange_finish,
-                                               exchange_target};
+                                               exchange_target, NULL};
 const coll_schedule coll_reduce_chunked = {exchange_and_pass_rounds, reduce_messages, exchange_finish,
-                                           exchange_target};
+                                           exchange_target, NULL};
 
 /* reduce_scatter: the pieces are the blocks of the input. In place the result goes into this rank's own
  * block, which nobody else is sent. */
@@ -194,4 +194,4 @@ static void reduce_scatter_finish(const coll *c, uint32_t round)
 }
 
 const coll_schedule coll_reduce_scatter_chunked = {block_rounds, reduce_scatter_messages,
-                                                   reduce_scatter_finish, reduce_scatter_target};
+                                                   reduce_scatter_finish, reduce_scatter_target, NULL};

@@ -342,6 +342,7 @@ void coll_run_advance(psd_request *r)
         return;
     }
     coll_run_post(r, &messages, 0);
+    coll_meanwhile(&r->schedule, r->round);
 }
 
 /* ----------------------------------------------------------------------------------------------- starting */

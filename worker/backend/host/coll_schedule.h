@@ -33,6 +33,8 @@ typedef struct coll_schedule {
     void (*finish)(const coll *c, uint32_t round); /* NULL: no local work */
     /* For messages that may_combine: nothing that this round sends lies there. NULL: there are none. */
     coll_target (*target)(const coll *c, uint32_t round);
+    /* Local work that needs nothing that is received, while the messages are on their way. NULL: none. */
+    void (*meanwhile)(const coll *c, uint32_t round);
 } coll_schedule;
 
 /* coll_reduce.c */

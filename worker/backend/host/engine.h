@@ -300,7 +300,7 @@ struct psd_backend {
     psd_time_ns sleep_until;
     uint32_t test_polls;
     uint32_t polls; /* wraps: has anybody looked at the links meanwhile? */
-    uint32_t shared_yields; /* in a row, that somebody else on this core used */
+    uint32_t shared_yields; /* weighed: somebody else on this core used them */
     bool has_quick; /* a caller in quick.c has given the lock up for a moment */
     uint32_t calls; /* wraps: tells the progress thread whether callers come */
     uint32_t cores;

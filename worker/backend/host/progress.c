@@ -20,9 +20,10 @@
 #define PAUSE_NS        (2 * INT64_C(1000)) /* the first part of it without giving the core away */
 #define SPIN_CROWDED_NS (5 * INT64_C(1000)) /* with more ranks than cores */
 #define SHARED_NS       1500                /* a yield of this long gave the core to somebody */
-#define SHARED_YIELDS   16                  /* one after the other */
-#define POLLS_PER_LOOK  64                  /* polls of links, to one that asks the kernel */
-#define GLANCES         32                  /* at the links, to one look at the clock */
+#define SHARED_WEIGHT   8                   /* not every yield does, though somebody waits */
+#define SHARED_MOST     128
+#define POLLS_PER_LOOK  64 /* polls of links, to one that asks the kernel */
+#define GLANCES         32 /* at the links, to one look at the clock */
 
 typedef struct spin {
     psd_time_ns now;   /* when the clock was read last */
@@ -104,8 +105,9 @@ void progress_yield(engine *e)
     sched_yield();
     bool is_shared = psd_now_ns() - before > SHARED_NS;
     engine_lock(e);
-    e->shared_yields = is_shared ? e->shared_yields + 1 : 0;
-    if (e->shared_yields < SHARED_YIELDS)
+    e->shared_yields += is_shared ? SHARED_WEIGHT : 0;
+    e->shared_yields -= e->shared_yields > 0 ? 1 : 0;
+    if (e->shared_yields < SHARED_MOST)
         return;
     e->shared_yields = 0;
     if (progress_is_crowded(e))

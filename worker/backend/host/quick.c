@@ -188,7 +188,9 @@ static bool run_rounds(quick *q)
     psd_request *r = q->request;
     while (coll_round(&r->schedule, r->round, &q->messages)) {
         q->done = 0;
-        if (!send_round(q) || !receive_round(q))
+        bool is_sent = send_round(q);
+        coll_meanwhile(&r->schedule, r->round);
+        if (!is_sent || !receive_round(q))
             return false;
         coll_finish(&r->schedule, r->round++);
     }
