@@ -37,3 +37,5 @@ bench: $(COMPARE) $(BENCH_RANKS)
 
 # The unit test of what is pure.
 $(BUILD)/tests/unit/test_bench_stats: $(call bench_obj,stats.c)
+
+$(BENCH_DIR)/bench_heartbeats: $(call bench_obj,stats.c)
