@@ -69,7 +69,7 @@ machine
 want four && compare "Operations, 4 ranks on $(nproc) cores" -n 4 --systems "$systems" --sizes "$four_sizes"
 want link && { title "Links of the host backend" && "$here/bench_link" || bad=1; }
 want recorder && recorder
-want heartbeats && { title "The coordinator: 100,000 heartbeats" && "$here/bench_heartbeats" "$build/bin/psd" || bad=1; }
 want plans && plans
+want heartbeats && { title "The coordinator: 100,000 heartbeats" && "$here/bench_heartbeats" "$build/bin/psd" $short || bad=1; }
 want ddp && { tests/bench/ddp.sh "$build" $short || bad=1; }
 exit $bad
