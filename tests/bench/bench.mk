@@ -39,3 +39,9 @@ bench: $(COMPARE) $(BENCH_RANKS)
 $(BUILD)/tests/unit/test_bench_stats: $(call bench_obj,stats.c)
 
 $(BENCH_DIR)/bench_heartbeats: $(call bench_obj,stats.c)
+
+# The example whose matrix products are a BLAS's; without one it says so when it runs.
+ifneq ($(BENCH_BLAS),)
+$(BUILD)/obj/worker/examples/ddp_mlp.o: private ALL_CFLAGS += -O3 -DHAVE_CBLAS $(shell pkg-config --cflags openblas)
+$(BUILD)/examples/ddp_mlp: private ALL_LDFLAGS += -Wl,--no-as-needed $(shell pkg-config --libs openblas)
+endif
