@@ -78,6 +78,16 @@ static int run_all(const compare_args *args, compare_systems *systems, compare_p
     return 0;
 }
 
+static void print_limits_now(compare_probe *probe)
+{
+    compare_limits limits;
+    compare_probe_measure(probe, true, &limits); /* warms */
+    compare_probe_measure(probe, true, &limits);
+    printf("Cores %s: h %.0f ns; memcpy of 64 MiB: one thread %.1f GB/s, two %.1f.\n",
+           bench_state_name(bench_state_of(limits.half_trip_ns, limits.half_trip_ns)), limits.half_trip_ns,
+           limits.copy_gbs, limits.copy_both_gbs);
+}
+
 int main(int argc, char **argv)
 {
     compare_args args;
@@ -90,6 +100,11 @@ int main(int argc, char **argv)
     if (probe == NULL) {
         fprintf(stderr, "compare: out of memory, or no threads\n");
         return 1;
+    }
+    if (args.only_limits) {
+        print_limits_now(probe);
+        compare_probe_free(probe);
+        return 0;
     }
     bool has_psd = compare_systems_start(&args, &systems);
     double seconds = (double)(psd_now_ns() - begun) / 1e9;

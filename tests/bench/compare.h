@@ -29,8 +29,9 @@ typedef struct compare_args {
     double turn_ns; /* how long a lane's turn in a round takes, about */
     bool
         only_own; /* only the system's own memory where it has some, and only in place where that is possible */
-    bool difference; /* the table of two systems' difference instead of all tables */
-    bool summary;    /* only the tables of sizes by operations */
+    bool difference;  /* the table of two systems' difference instead of all tables */
+    bool only_limits; /* one line with what the machine allows now */
+    bool summary;     /* only the tables of sizes by operations */
 } compare_args;
 
 /* 0; 1 after help was printed; 2 after a usage error was. */

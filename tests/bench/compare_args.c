@@ -17,7 +17,8 @@ static const char help[] =
     "      --turn MS          how long each system runs in a round, about (5)\n"
     "      --own-only         only psd's own memory, and in place where that is possible\n"
     "      --summary          only the table of sizes by operations\n"
-    "      --difference       what the second system takes off the first\n";
+    "      --difference       what the second system takes off the first\n"
+    "      --limits           one line with what the machine allows now, and nothing else\n";
 
 static const char *const kinds[BENCH_KINDS] = {"all_reduce", "broadcast",  "reduce", "reduce_scatter",
                                                "all_gather", "all_to_all", "gather", "scatter",
@@ -77,6 +78,9 @@ static bool parse_one(int option, const char *value, compare_args *args)
     case 'O':
         args->only_own = true;
         return true;
+    case 'L':
+        args->only_limits = true;
+        return true;
     case 'S':
         args->summary = true;
         return true;
@@ -89,17 +93,12 @@ static bool parse_one(int option, const char *value, compare_args *args)
 int compare_args_parse(int argc, char **argv, compare_args *out)
 {
     static const struct option options[] = {
-        {"ranks", required_argument, NULL, 'n'},
-        {"systems", required_argument, NULL, 's'},
-        {"ops", required_argument, NULL, 'o'},
-        {"sizes", required_argument, NULL, 'z'},
-        {"rounds", required_argument, NULL, 'r'},
-        {"turn", required_argument, NULL, 't'},
-        {"own-only", no_argument, NULL, 'O'},
-        {"summary", no_argument, NULL, 'S'},
-        {"difference", no_argument, NULL, 'D'},
-        {"help", no_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0},
+        {"ranks", required_argument, NULL, 'n'},  {"systems", required_argument, NULL, 's'},
+        {"ops", required_argument, NULL, 'o'},    {"sizes", required_argument, NULL, 'z'},
+        {"rounds", required_argument, NULL, 'r'}, {"turn", required_argument, NULL, 't'},
+        {"own-only", no_argument, NULL, 'O'},     {"summary", no_argument, NULL, 'S'},
+        {"difference", no_argument, NULL, 'D'},   {"limits", no_argument, NULL, 'L'},
+        {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0},
     };
     compare_args args = {.ranks = 2,
                          .systems = "psd,openmpi,openmpi-tuned,openmpi-ring,gloo",

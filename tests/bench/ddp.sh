@@ -17,8 +17,10 @@ done
 
 for layers in 784,512,512,10 10,10; do
     printf '\n## Data-parallel training, Linear %s, 64 rows a worker\n\n' "$layers"
+    "$build/tests/bench/compare" --limits
     "$build/bin/psrun" --standalone --no-prefix --timeout 120s -n 2 -- "$build/examples/ddp_mlp" --layers "$layers" --runs "$runs" ||
         bad=1
+    "$build/tests/bench/compare" --limits
     [ -z "$torch" ] && continue
     printf '\n| | ms, median [least-greatest] |\n|---|---|\n'
     for workers in 1 2; do

@@ -43,6 +43,34 @@ PSD_TEST_WITH(examples, ddp_linear_table, .timeout = 120)
     free(text);
 }
 
+/* Its own checks: the same parameters on all workers, the losses of one process. */
+PSD_TEST_WITH(examples, ddp_mlp_is_one_process_s_training, .timeout = 120)
+{
+    static const char *const layers[] = {"784,512,512,10", "10,10", "33,7,5,3,2"};
+    static const char *const ranks[] = {"1", "2", "3"};
+    for (int i = 0; i < 3; i++) {
+        char *text = NULL;
+        const char *argv[] = {test_path("bin/psrun"),
+                              "--standalone",
+                              "-n",
+                              ranks[i],
+                              "--",
+                              test_path("examples/ddp_mlp"),
+                              "--layers",
+                              layers[i],
+                              "--runs",
+                              "0",
+                              NULL};
+        int code = test_run(argv, (const char *[]){"OPENBLAS_NUM_THREADS=1", NULL}, 60000, &text);
+        cr_assert_eq(code, 0, "%s, %s ranks: exit %d: %s", layers[i], ranks[i], code, text);
+        bool skipped = strstr(text, "skip: ") != NULL;
+        cr_assert(skipped || strstr(text, "after: workers="), "%s", text);
+        free(text);
+        if (skipped)
+            cr_skip_test("ddp_mlp needs libopenblas-dev");
+    }
+}
+
 /* Fewer ranks than the batch can be shared by, and a file that is not there. */
 PSD_TEST_WITH(examples, digits_without_servers, .timeout = 120)
 {

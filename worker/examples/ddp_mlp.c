@@ -46,6 +46,7 @@ typedef struct network {
     int widths[MAX_LAYERS + 1];
     size_t begins[MAX_LAYERS + 1]; /* of each layer's weights, then biases, in params and grads; the end */
     int rows;
+    int rows_of_all; /* workers: the sum of their gradients is then that of the mean loss */
     float *params;
     float *grads;
     float *values[MAX_LAYERS + 1]; /* rows * width: the input, then each layer's output */
@@ -81,9 +82,9 @@ static float uniform(uint32_t *state)
 /* ------------------------------------------------------------------------------------------------ network */
 
 /* `params` and `grads` have begins[layers] elements each. */
-static void make_network(network *n, const int *widths, int layers, int rows)
+static void make_network(network *n, const int *widths, int layers, int rows, int rows_of_all)
 {
-    *n = (network){.layers = layers, .rows = rows};
+    *n = (network){.layers = layers, .rows = rows, .rows_of_all = rows_of_all};
     for (int l = 0; l <= layers; l++) {
         size_t width = (size_t)widths[l], count = (size_t)rows * width;
         n->widths[l] = widths[l];
@@ -136,6 +137,13 @@ static void set_rows(network *n, int first)
     }
 }
 
+/* Those with a positive `by` stay, the others become 0. */
+static void keep_positive(float *values, const float *by, int count)
+{
+    for (int i = 0; i < count; i++)
+        values[i] = by[i] > 0 ? values[i] : 0;
+}
+
 /* out = in * weights^T + biases; negative ones become 0 except in the last layer. */
 static void forward(network *n, int l)
 {
@@ -146,11 +154,11 @@ static void forward(network *n, int l)
         memcpy(to + row * out, biases, (size_t)out * sizeof(float));
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n->rows, out, in, 1, n->values[l], in, weights, in,
                 1, to, out);
-    for (int i = 0; l + 1 < n->layers && i < n->rows * out; i++)
-        to[i] = to[i] > 0 ? to[i] : 0;
+    if (l + 1 < n->layers)
+        keep_positive(to, to, n->rows * out);
 }
 
-/* The mean cross-entropy of the rows; its derivatives go to errors[layers]. */
+/* The mean cross-entropy of the rows. errors[layers] gets the derivatives of the mean over all workers' rows. */
 static double loss(network *n)
 {
     int classes = n->widths[n->layers];
@@ -164,7 +172,7 @@ static double loss(network *n)
             total += error[c] = expf(z[c] - most);
         sum += log((double)total) - (double)(z[n->labels[row]] - most);
         for (int c = 0; c < classes; c++)
-            error[c] = (error[c] / total - (c == n->labels[row] ? 1.0f : 0.0f)) / (float)n->rows;
+            error[c] = (error[c] / total - (c == n->labels[row] ? 1.0f : 0.0f)) / (float)n->rows_of_all;
     }
     return sum / n->rows;
 }
@@ -184,11 +192,9 @@ static void backward_input(network *n, int l)
 {
     int in = n->widths[l], out = n->widths[l + 1];
     float *to = n->errors[l];
-    const float *value = n->values[l];
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n->rows, in, out, 1, n->errors[l + 1], out,
                 n->params + n->begins[l], in, 0, to, in);
-    for (int i = 0; i < n->rows * in; i++)
-        to[i] = value[i] > 0 ? to[i] : 0;
+    keep_positive(to, n->values[l], n->rows * in);
 }
 
 static void update(network *n, size_t begin, size_t end)
@@ -206,7 +212,7 @@ static psd_tensor gradients(const network *n, size_t begin, size_t end)
 static void start_exchange(psd_ctx *ctx, const network *n, int l, psd_work *work)
 {
     psd_tensor bucket = gradients(n, n->begins[l], n->begins[l + 1]);
-    CHECK(psd_iall_reduce(ctx, PSD_WORLD, &bucket, &bucket, PSD_AVG, NULL, work));
+    CHECK(psd_iall_reduce(ctx, PSD_WORLD, &bucket, &bucket, PSD_SUM, NULL, work));
 }
 
 /* One iteration; the loss of this worker's rows. */
@@ -226,7 +232,7 @@ static double iterate(psd_ctx *ctx, network *n, mode how)
     }
     if (how == AFTER) {
         psd_tensor all = gradients(n, 0, n->begins[n->layers]);
-        CHECK(psd_all_reduce(ctx, PSD_WORLD, &all, &all, PSD_AVG, NULL));
+        CHECK(psd_all_reduce(ctx, PSD_WORLD, &all, &all, PSD_SUM, NULL));
     }
     for (int l = n->layers; l-- > 0;) {
         if (how == OVERLAP || how == TRANSFER)
@@ -282,9 +288,9 @@ static void measure(psd_ctx *ctx, network *n, int runs)
                 ms[m][run] = took;
         }
     if (speaks)
-        printf(
-            "| %d iterations, %d workers, %zu bytes of gradients | ms, median [least-greatest] |\n|---|---|\n",
-            ITERATIONS, psd_world_size(ctx), n->begins[n->layers] * sizeof(float));
+        printf("| %d iterations, %d workers, %zu bytes of gradients | ms, median [least-greatest] "
+               "|\n|---|---|\n",
+               ITERATIONS, psd_world_size(ctx), n->begins[n->layers] * sizeof(float));
     for (int m = 0; m < MODES; m++)
         medians[m] = report(names[m], ms[m], runs, speaks);
     double larger = medians[0] > medians[2] ? medians[0] : medians[2];
@@ -323,7 +329,7 @@ static double compare_losses(psd_ctx *ctx, network *n, mode how, bool *same)
     network whole;
     double worst = 0;
     int32_t world = psd_world_size(ctx);
-    make_network(&whole, n->widths, n->layers, world * BATCH);
+    make_network(&whole, n->widths, n->layers, world * BATCH, world * BATCH);
     whole.params = memory(n->begins[n->layers] * sizeof(float));
     whole.grads = memory(n->begins[n->layers] * sizeof(float));
     set_rows(&whole, 0);
@@ -388,7 +394,7 @@ int main(int argc, char **argv)
     CHECK(psd_init(NULL, &ctx));
     network n;
     psd_tensor grads;
-    make_network(&n, widths, layers, BATCH);
+    make_network(&n, widths, layers, BATCH, psd_world_size(ctx) * BATCH);
     int64_t count = (int64_t)n.begins[layers];
     CHECK(psd_tensor_alloc(ctx, &count, 1, PSD_F32, "grads", &grads));
     n.grads = grads.data;
