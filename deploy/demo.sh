@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Trains a network on handwritten digits with psd, then without, and compares: demo.sh [BUILD]
 #
-# A coordinator of its own on a free port, 2 servers and 4 trainers on the host backend; then the same training in one
-# plain process. The last line is
+# A coordinator of its own on a free port, 2 servers and 4 trainers on the backend of PSD_BACKEND (host unless it is set);
+# then the same training in one plain process. DEMO_SERVERS and DEMO_TRAINERS change their numbers, DEMO_WRAP is a program
+# that starts each of them. The last line is
 #     demo: accuracy=0.97 loss_diff=3e-07 seconds=12
 # Exit code 0 if the accuracy on held-out images is at least 0.96, the largest relative difference of the epochs' mean
 # losses at most 1e-5, and all took less than a minute. Ctrl-C ends everything and leaves nothing behind.
@@ -12,8 +13,10 @@ build=${1:-build}
 bin=$build/bin
 examples=$build/examples
 data=$(dirname "$0")/../worker/examples/data/digits.csv
-servers=2
-trainers=4
+servers=${DEMO_SERVERS:-2}
+trainers=${DEMO_TRAINERS:-4}
+wrap=${DEMO_WRAP:-env}
+export PSD_BACKEND=${PSD_BACKEND:-host}
 
 tmp=
 psd_pid=
@@ -75,8 +78,8 @@ train() {
     local line epoch words
     mkfifo "$tmp/lines"
     "$bin/psrun" --coordinator "$endpoint" --job digits --timeout 55s --no-prefix \
-        -n $servers --role server -- "$bin/psworker" --role server : \
-        -n $trainers --role trainer -- "$examples/digits_train" --servers $servers --data "$data" --losses "$tmp/psd.txt" \
+        -n "$servers" --role server -- "$wrap" "$bin/psworker" --role server : \
+        -n "$trainers" --role trainer -- "$wrap" "$examples/digits_train" --servers "$servers" --data "$data" --losses "$tmp/psd.txt" \
         >"$tmp/lines" 2>"$tmp/run.log" &
     run_pid=$!
     while IFS= read -r line; do
@@ -109,7 +112,7 @@ SECONDS=0
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/psd-demo.XXXXXX")
 export PSD_RUN_DIR=$tmp # a rank that is killed leaves its record there, to be read; here it goes with the rest
 start_psd
-echo "training with $servers servers and $trainers trainers on the host backend"
+echo "training with $servers servers and $trainers trainers on the $PSD_BACKEND backend"
 train
 [ -n "$accuracy" ] || fail "the trainers told no accuracy"
 show_psctl "at the end"

@@ -22,7 +22,7 @@ $(BUILD)/obj/worker/backend/nccl/kernels.cu.o: worker/backend/nccl/kernels.cu
 $(KERNELS_SO): $(BUILD)/obj/worker/backend/nccl/kernels.cu.o $(BUILD)/obj/worker/backend/elements.o
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
-	$(Q)$(CC) -shared -static-libgcc $(ALL_LDFLAGS) -o $@ $^ $(CUDA_LIB)
+	$(Q)$(CC) -shared $(ALL_LDFLAGS) -o $@ $^ $(CUDA_LIB)
 endif
 
 ifneq ($(and $(CUDA_LIB),$(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h)),)
@@ -31,7 +31,7 @@ $(BUILD)/obj/tests/gpu/kernels/%.o: ALL_CFLAGS += -isystem $(CUDA_HOME)/include
 $(KERNELS_SIM_SO): $(BUILD)/obj/tests/gpu/kernels/kernels_sim.o $(BUILD)/obj/worker/backend/elements.o
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
-	$(Q)$(CC) -shared -static-libgcc $(ALL_LDFLAGS) -o $@ $^ $(CUDA_LIB)
+	$(Q)$(CC) -shared $(ALL_LDFLAGS) -o $@ $^ $(CUDA_LIB)
 endif
 
 # On a device, or on the simulator (see tests/gpu): the kernels against the processor, and their bandwidth.
@@ -51,3 +51,11 @@ $(KERNELS_EMULATED_SO): tests/gpu/kernels/emulate.cc tests/gpu/kernels/emulated/
 	$(call say,CXX,$<)
 	$(Q)$(CXX) -std=c++17 -O2 -g -fPIC -fvisibility=hidden -ffp-contract=off -fno-strict-aliasing -Wall -Wextra \
 	    -Wno-unknown-pragmas $(SANFLAGS) -Itests/gpu/kernels/emulated -I. -Icommon -shared -o $@ $< $(filter %.o,$^) -pthread
+
+# CUDA_HOME=none, or a machine without it: what an earlier build left must not be taken for this one's.
+ifeq ($(KERNELS_SO),)
+.PHONY: no-kernels
+all: no-kernels
+no-kernels:
+	@rm -f $(BUILD)/lib/psd/psd_kernels.so $(BUILD)/lib/psd/psd_kernels_sim.so
+endif
