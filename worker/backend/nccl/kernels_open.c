@@ -13,7 +13,7 @@ static const psd_kernels *opened; /* under the lock; once found it stays */
 static void find_path(char *out, size_t bytes)
 {
     static const char name[] = "psd_kernels.so";
-    const char *given = getenv("PSD_KERNELS_LIBRARY");
+    const char *given = secure_getenv("PSD_KERNELS_LIBRARY");
     Dl_info self;
     const char *slash = dladdr(&opened, &self) != 0 ? strrchr(self.dli_fname, '/') : NULL;
     if (given != NULL && given[0] != '\0')
