@@ -3,7 +3,7 @@
 # the functions that the core uses).
 #   tests/check-pure.sh LIBCORE LIBCOMMON
 set -eu
-allowed='malloc|calloc|realloc|free|mem(cpy|move|set|cmp)|str(len|nlen|cmp|ncmp|chr|rchr|str)|snprintf|vsnprintf|qsort|bsearch|XXH.*|__(stack_chk_fail|memcpy_chk|memset_chk|snprintf_chk|vsnprintf_chk)|_GLOBAL_OFFSET_TABLE_|__(asan|ubsan|tsan)_.*'
+allowed='malloc|calloc|realloc|free|mem(cpy|move|set|cmp)|str(len|nlen|cmp|ncmp|chr|rchr|str)|snprintf|vsnprintf|qsort|bsearch|XXH.*|__(popcount[sd]i2|stack_chk_fail|memcpy_chk|memset_chk|snprintf_chk|vsnprintf_chk)|_GLOBAL_OFFSET_TABLE_|__(asan|ubsan|tsan)_.*'
 own=$(nm --defined-only -P "$1" 2>/dev/null | awk 'NF >= 2 {print $1}' | sort -u)
 common=$(nm --defined-only -P "$2" 2>/dev/null | awk 'NF >= 2 {print $1}' | grep -vE '^psd_(now_ns|log)' | sort -u)
 bad=$(nm -u -P "$1" 2>/dev/null | awk 'NF == 2 && $2 == "U" {print $1}' | sort -u |

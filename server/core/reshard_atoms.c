@@ -182,9 +182,11 @@ static psd_status add_set(maker *m, const int32_t *ranks, uint32_t count, uint32
         return reshard_no_memory(m->why);
     a->sets = grown;
     uint32_t first = (uint32_t)a->set_rank_count;
+    if (a->set_rank_count + count > UINT32_MAX)
+        return reshard_no_memory(m->why);
     for (uint32_t i = 0; i < count; i++) {
         grown = reshard_room(a->set_ranks, a->set_rank_count, &m->rank_capacity, sizeof *a->set_ranks);
-        if (grown == NULL || a->set_rank_count >= UINT32_MAX)
+        if (grown == NULL)
             return reshard_no_memory(m->why);
         a->set_ranks = grown;
         a->set_ranks[a->set_rank_count++] = ranks[i];
@@ -213,7 +215,7 @@ static psd_status replica_set(maker *m, const psd_layout *layout, const int32_t 
     uint32_t count = 1;
     ranks[0] = base;
     for (int32_t a = layout->axis_count - 1; a >= 0; a--) { /* innermost first, so that ranks stay in order */
-        if ((replicated >> a & 1) == 0)
+        if (places[a][0] != PSD_PLACE_REPLICATE)
             continue;
         uint32_t before = count;
         for (int32_t c = 1; c < layout->axes[a].size; c++) {
@@ -446,6 +448,8 @@ static psd_status add_cells(maker *m, uint32_t class_index, segment *const *segm
 static psd_status make_cells(maker *m)
 {
     psd_status status = PSD_OK;
+    if (m->keys == NULL) /* no tensors */
+        return PSD_OK;
     for (int64_t item = m->atoms->align; item > 0 && status == PSD_OK;
          item /= 2) { /* the largest elements first */
         for (uint32_t c = 0; c < m->atoms->class_count && status == PSD_OK; c++) {

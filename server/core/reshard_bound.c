@@ -90,9 +90,11 @@ static psd_status find_holding(bounder *b, const psd_layout *layout, const psd_p
             i++;
         if (i == out->masks.count) {
             psd_box *grown = realloc(out->boxes, ((size_t)i + 1) * sizeof *grown);
-            if (grown == NULL || add_mask(&out->masks) == NULL)
+            if (grown == NULL)
                 return no_memory(b);
             out->boxes = grown;
+            if (add_mask(&out->masks) == NULL)
+                return no_memory(b);
             out->boxes[i] = box;
         }
         mask_at(&out->masks, i)[rank / 64] |= UINT64_C(1) << (rank % 64);

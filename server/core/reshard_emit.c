@@ -204,7 +204,7 @@ psd_status reshard_emit(const reshard_input *input, const reshard_atoms *atoms, 
                         const reshard_why *why)
 {
     emitter e = {.input = input, .atoms = atoms, .lanes = lanes, .flows = flows, .plan = out};
-    e.cursors = malloc(((size_t)flows->pair_count + 1) * sizeof *e.cursors);
+    e.cursors = calloc((size_t)flows->pair_count + 1, sizeof *e.cursors);
     e.sent = calloc((size_t)atoms->ranks + 1, sizeof *e.sent);
     e.received = calloc((size_t)atoms->ranks + 1, sizeof *e.received);
     bool fine = e.cursors != NULL && e.sent != NULL && e.received != NULL;

@@ -141,12 +141,12 @@ static bool build(splitter *s)
     n->sink = n->nodes - 1;
     if (links + s->count + rank_nodes > UINT32_MAX / 4)
         return false;
-    n->first = malloc(n->nodes * sizeof *n->first);
-    n->at = malloc(n->nodes * sizeof *n->at);
-    n->level = malloc(n->nodes * sizeof *n->level);
-    n->queue = malloc(n->nodes * sizeof *n->queue);
-    n->path = malloc(n->nodes * sizeof *n->path);
-    n->edges = malloc(2 * (links + s->count + rank_nodes + 1) * sizeof *n->edges);
+    n->first = calloc(n->nodes, sizeof *n->first);
+    n->at = calloc(n->nodes, sizeof *n->at);
+    n->level = calloc(n->nodes, sizeof *n->level);
+    n->queue = calloc(n->nodes, sizeof *n->queue);
+    n->path = calloc(n->nodes, sizeof *n->path);
+    n->edges = calloc(2 * (links + s->count + rank_nodes + 1), sizeof *n->edges);
     if (n->first == NULL || n->at == NULL || n->level == NULL || n->queue == NULL || n->path == NULL ||
         n->edges == NULL)
         return false;

@@ -63,8 +63,8 @@ static bool list_hops(const reshard_atoms *atoms, const reshard_lanes *lanes, ui
 
 static bool list_pairs(reshard_flows *f)
 {
-    f->pairs = malloc((f->hop_count + 1) * sizeof *f->pairs);
-    f->matrix = malloc((f->hop_count + 1) * sizeof *f->matrix);
+    f->pairs = calloc(f->hop_count + 1, sizeof *f->pairs);
+    f->matrix = calloc(f->hop_count + 1, sizeof *f->matrix);
     if (f->pairs == NULL || f->matrix == NULL || f->hop_count > UINT32_MAX / 4)
         return false;
     for (uint32_t i = 0; i < f->hop_count; i++) {

@@ -55,7 +55,7 @@ static bool build(preflow *f, const hall_set *sets, uint32_t count, int32_t rank
     f->first_link = malloc((count + (size_t)1) * sizeof *f->first_link);
     f->rank_first = calloc((size_t)ranks + 2, sizeof *f->rank_first);
     f->rank_links = malloc((links + 1) * sizeof *f->rank_links);
-    f->link_set = malloc((links + 1) * sizeof *f->link_set);
+    f->link_set = calloc(links + 1, sizeof *f->link_set);
     f->flow = malloc((links + 1) * sizeof *f->flow);
     f->taken = malloc(((size_t)ranks + 1) * sizeof *f->taken);
     f->excess = malloc((nodes + 1) * sizeof *f->excess);

@@ -13,9 +13,8 @@ typedef struct reader {
     char whose[16]; /* "", "src: " or "dst: " */
 } reader;
 
-#define FAIL(r, ...) fail_format(r, __VA_ARGS__)
-static psd_status fail_format(const reader *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static psd_status fail_format(const reader *r, const char *format, ...)
+static psd_status fail(const reader *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static psd_status fail(const reader *r, const char *format, ...)
 {
     char text[1024];
     va_list args;
@@ -30,7 +29,7 @@ static psd_status read_name(const reader *r, const json_t *object, const char *k
     const json_t *value = json_object_get(object, key);
     if (!json_is_string(value) || json_string_length(value) >= PSD_MAX_NAME ||
         strlen(json_string_value(value)) != json_string_length(value))
-        return FAIL(r, "\"%s\" is not a text of at most %d bytes", key, PSD_MAX_NAME - 1);
+        return fail(r, "\"%s\" is not a text of at most %d bytes", key, PSD_MAX_NAME - 1);
     snprintf(out, PSD_MAX_NAME, "%s", json_string_value(value));
     return PSD_OK;
 }
@@ -41,17 +40,17 @@ static psd_status read_mesh(const reader *r, const json_t *object, psd_layout *l
     const char *name = NULL;
     json_t *size = NULL;
     if (!json_is_object(mesh) || json_object_size(mesh) < 1 || json_object_size(mesh) > PSD_LAYOUT_AXES)
-        return FAIL(r, "\"mesh\" is not an object of 1 to %d axes and their sizes", PSD_LAYOUT_AXES);
+        return fail(r, "\"mesh\" is not an object of 1 to %d axes and their sizes", PSD_LAYOUT_AXES);
     json_object_foreach((json_t *)mesh, name, size) /* in the order in which they are written */
     {
         psd_layout_axis *axis = &layout->axes[layout->axis_count];
         char echo[PSD_ECHO_BYTES];
         if (strlen(name) >= sizeof axis->name)
-            return FAIL(r, "axis \"%s\": a name has at most %d bytes", psd_echo(name, echo, sizeof echo),
+            return fail(r, "axis \"%s\": a name has at most %d bytes", psd_echo(name, echo, sizeof echo),
                         PSD_MAX_NAME - 1);
         if (!json_is_integer(size) || json_integer_value(size) < 1 ||
             json_integer_value(size) > PSD_LAYOUT_RANKS)
-            return FAIL(r, "axis %s: its size is not from 1 to %d", psd_echo(name, echo, sizeof echo),
+            return fail(r, "axis %s: its size is not from 1 to %d", psd_echo(name, echo, sizeof echo),
                         PSD_LAYOUT_RANKS);
         snprintf(axis->name, sizeof axis->name, "%s", name);
         axis->size = (int32_t)json_integer_value(size);
@@ -59,10 +58,10 @@ static psd_status read_mesh(const reader *r, const json_t *object, psd_layout *l
     }
     if (first != NULL && (!json_is_integer(first) || json_integer_value(first) < 0 ||
                           json_integer_value(first) >= PSD_LAYOUT_RANKS))
-        return FAIL(r, "\"first_rank\" is not from 0 to %d", PSD_LAYOUT_RANKS - 1);
+        return fail(r, "\"first_rank\" is not from 0 to %d", PSD_LAYOUT_RANKS - 1);
     layout->first_rank = (int32_t)json_integer_value(first);
     if (!psd_layout_finish(layout))
-        return FAIL(r, "group %s has ranks beyond %d", layout->group, PSD_LAYOUT_RANKS - 1);
+        return fail(r, "group %s has ranks beyond %d", layout->group, PSD_LAYOUT_RANKS - 1);
     return PSD_OK;
 }
 
@@ -74,10 +73,10 @@ static psd_status read_rule(const reader *r, const psd_layout *layout, const jso
     const char *axis = NULL;
     json_t *value = NULL;
     if (!json_is_string(match) || strlen(json_string_value(match)) != json_string_length(match))
-        return FAIL(r, "a rule has no \"match\"");
+        return fail(r, "a rule has no \"match\"");
     psd_echo(json_string_value(match), echo, sizeof echo);
     if (!json_is_object(place))
-        return FAIL(r, "rule \"%s\" has no \"place\"", echo);
+        return fail(r, "rule \"%s\" has no \"place\"", echo);
     json_object_foreach((json_t *)place, axis, value)
     {
         char named[PSD_ECHO_BYTES];
@@ -86,15 +85,16 @@ static psd_status read_rule(const reader *r, const psd_layout *layout, const jso
             a++;
         psd_echo(axis, named, sizeof named);
         if (a == layout->axis_count)
-            return FAIL(r, "rule \"%s\" names axis %s, and the mesh of group %s has none of that name", echo,
+            return fail(r, "rule \"%s\" names axis %s, and the mesh of group %s has none of that name", echo,
                         named, layout->group);
         if (!json_is_string(value))
-            return FAIL(r, "rule \"%s\", axis %s: a placement is a text", echo, named);
+            return fail(r, "rule \"%s\", axis %s: a placement is a text", echo, named);
         if (!psd_place_parse(json_string_value(value), &rule->place[a], why, sizeof why))
-            return FAIL(r, "rule \"%s\", axis %s: %s", echo, named, why);
+            return fail(r, "rule \"%s\", axis %s: %s", echo, named, why);
     }
     rule->match = strdup(json_string_value(match));
-    return rule->match != NULL ? PSD_OK : FAIL(r, "no memory for its rules");
+    return rule->match != NULL ? PSD_OK
+                               : model_fail(r->why, PSD_ERR_NOMEM, r->path, "no memory for its rules");
 }
 
 static psd_status read_layout(const reader *r, const json_t *object, psd_layout *out)
@@ -102,17 +102,17 @@ static psd_status read_layout(const reader *r, const json_t *object, psd_layout 
     psd_layout layout = {0};
     const json_t *rules = json_object_get(object, "rules");
     if (!json_is_object(object))
-        return FAIL(r, "a layout is an object with \"group\", \"mesh\" and \"rules\"");
+        return fail(r, "a layout is an object with \"group\", \"mesh\" and \"rules\"");
     psd_status status = read_name(r, object, "group", layout.group);
     if (status == PSD_OK)
         status = read_mesh(r, object, &layout);
     if (status != PSD_OK)
         return status;
     if (!json_is_array(rules) || json_array_size(rules) < 1 || json_array_size(rules) > PSD_LAYOUT_RULES)
-        return FAIL(r, "\"rules\" is not a list of 1 to %d rules", PSD_LAYOUT_RULES);
+        return fail(r, "\"rules\" is not a list of 1 to %d rules", PSD_LAYOUT_RULES);
     layout.rules = calloc(json_array_size(rules), sizeof *layout.rules);
     if (layout.rules == NULL)
-        return FAIL(r, "no memory for its rules");
+        return model_fail(r->why, PSD_ERR_NOMEM, r->path, "no memory for its rules");
     for (size_t i = 0; i < json_array_size(rules) && status == PSD_OK; i++) {
         layout.rule_count++;
         status = read_rule(r, &layout, json_array_get(rules, i), &layout.rules[i]);

@@ -53,9 +53,11 @@ psd_status model_load_file(const char *path, char **out, size_t *bytes, const mo
     else if (st.st_size > LARGEST_FILE)
         status = model_fail(why, PSD_ERR_LIMIT, path, "has %lld bytes; at most %lld are read",
                             (long long)st.st_size, (long long)LARGEST_FILE);
-    if (status == PSD_OK && (text = malloc((size_t)st.st_size + 1)) == NULL)
-        status = model_fail(why, PSD_ERR_NOMEM, path, "no memory for %lld bytes", (long long)st.st_size);
     if (status == PSD_OK)
+        text = malloc((size_t)st.st_size + 1);
+    if (status == PSD_OK && text == NULL)
+        status = model_fail(why, PSD_ERR_NOMEM, path, "no memory for %lld bytes", (long long)st.st_size);
+    if (status == PSD_OK && text != NULL)
         status = read_all(fd, path, text, (size_t)st.st_size, why);
     close(fd);
     if (status != PSD_OK) {
