@@ -153,7 +153,7 @@ static void on_hello(host_net *net, pending *p, const handshake_frame *hello)
 static psd_status take_offer(pending *p, const handshake_frame *offer, char *why, size_t why_bytes)
 {
     int *fds = p->channel.fds;
-    if (p->channel.fd_count != 3) {
+    if (p->channel.fd_count != (offer->memory_bytes > 0 ? 4 : 3)) {
         snprintf(why, why_bytes, "wrong number of fds");
         return PSD_ERR_FORMAT;
     }
@@ -164,8 +164,13 @@ static psd_status take_offer(pending *p, const handshake_frame *offer, char *why
                             why_bytes);
     if (status != PSD_OK)
         return status;
+    const host_net *net = p->source.owner;
+    if (net->arena.bytes > 0)
+        shm_take_arena(&p->shm, fds[3], offer->memory_bytes);
     close(fds[0]);
-    for (int i = 0; i < 3; i++)
+    if (fds[3] >= 0)
+        close(fds[3]);
+    for (int i = 0; i < HANDSHAKE_FDS; i++)
         fds[i] = -1;
     p->channel.fd_count = 0;
     return PSD_OK;
@@ -175,7 +180,7 @@ static void on_offer(host_net *net, pending *p, const handshake_frame *offer)
 {
     char why[256];
     handshake_frame frame;
-    const int fds[2] = {net->bell.page_fd, net->bell.event_fd};
+    const int fds[3] = {net->bell.page_fd, net->bell.event_fd, net->arena.fd};
     psd_status status = take_offer(p, offer, why, sizeof why);
     if (status != PSD_OK) {
         answer_refuse(net, p, offer, HANDSHAKE_NO_MEMORY, why);
@@ -186,7 +191,8 @@ static void on_offer(host_net *net, pending *p, const handshake_frame *offer)
         return;
     }
     net_identify(net, &frame, HANDSHAKE_ACCEPT, p->incarnation, p->nonce, p->peer_nonce);
-    if (handshake_send(&p->channel, &frame, fds, 2) != PSD_OK)
+    frame.memory_bytes = p->shm.arena.base != NULL ? net->arena.bytes : 0;
+    if (handshake_send(&p->channel, &frame, fds, frame.memory_bytes > 0 ? 3 : 2) != PSD_OK)
         end(net, p);
     else
         p->expects = HANDSHAKE_CONFIRM;
@@ -206,7 +212,7 @@ static host_link *link_for(host_net *net, uint64_t incarnation)
     return link_new(net, &peer);
 }
 
-static void on_confirm(host_net *net, pending *p)
+static void on_confirm(host_net *net, pending *p, const handshake_frame *confirm)
 {
     int fd = p->channel.fd;
     if (p->channel.fd_count > 0) {
@@ -221,6 +227,8 @@ static void on_confirm(host_net *net, pending *p)
     p->channel.fd = -1;
     if (p->is_unix) {
         p->shm.fd = fd;
+        if (confirm->memory_bytes == 0)
+            peer_arena_close(&p->shm.arena);
         link_up_shm(link, &p->shm);
         memset(&p->shm, 0, sizeof p->shm);
         p->shm.fd = -1;
@@ -259,7 +267,7 @@ bool accept_event(pending *p)
     else if (p->expects == HANDSHAKE_OFFER)
         on_offer(net, p, &frame);
     else
-        on_confirm(net, p);
+        on_confirm(net, p, &frame);
     return true;
 }
 

@@ -334,6 +334,8 @@ void coll_run_advance(psd_request *r)
 {
     if (r->group->status != PSD_OK || host_group_in_dispute(r->group))
         return; /* ended when the group is taken down */
+    if (r->direct != NULL && direct_advance(r))
+        return;
     if (r->round_is_posted)
         coll_finish(&r->schedule, r->round++);
     coll_messages messages = {.count = 0, .capacity = coll_max_messages(r->group->size), .items = r->items};
@@ -367,6 +369,7 @@ void coll_run_release(engine *e, psd_request *r)
     blocks_put(&e->pool, r->items, r->items_bytes);
     blocks_put(&e->pool, r->scratch, r->scratch_bytes);
     blocks_put(&e->pool, r->splits, r->splits_bytes);
+    direct_release(e, r);
     r->items = NULL;
     r->scratch = NULL;
     r->splits = NULL;
@@ -399,6 +402,9 @@ psd_status coll_run_start(hgroup *g, const psd_op *op, psd_request **out)
     request_activate(r, op->deadline);
     if (g->early.next != &g->early)
         sort_early(r);
+    psd_status status = direct_begin(r);
+    if (status != PSD_OK)
+        host_group_break(g, status, -1, true, "out of memory in a collective");
     coll_run_advance(r);
     *out = r;
     return PSD_OK;

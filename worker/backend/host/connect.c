@@ -288,6 +288,8 @@ static bool send_or_next(host_link *link, handshake_kind kind, const int *fds, u
     handshake_frame frame;
     net_identify(link->net, &frame, kind, link->peer.incarnation, d->nonce, d->peer_nonce);
     frame.ring_bytes = d->shm.tx.size; /* of an offer; else 0 */
+    bool may_map = kind == HANDSHAKE_OFFER || d->shm.arena.base != NULL;
+    frame.memory_bytes = d->is_unix && may_map ? link->net->arena.bytes : 0;
     if (handshake_send(&d->channel, &frame, fds, fd_count) == PSD_OK)
         return true;
     note(link, "%s", strerror(errno));
@@ -310,8 +312,8 @@ static void offer_memory(host_link *link, psd_time_ns now)
         unix_over(link, now);
         return;
     }
-    const int fds[3] = {segment_fd, net->bell.page_fd, net->bell.event_fd};
-    bool sent = send_or_next(link, HANDSHAKE_OFFER, fds, 3, now);
+    const int fds[4] = {segment_fd, net->bell.page_fd, net->bell.event_fd, net->arena.fd};
+    bool sent = send_or_next(link, HANDSHAKE_OFFER, fds, net->arena.bytes > 0 ? 4 : 3, now);
     close(segment_fd);
     if (sent)
         d->stage = DIAL_ACCEPT;
@@ -334,18 +336,24 @@ static void on_welcome(host_link *link, const handshake_frame *frame, psd_time_n
     link_up_tcp(link, fd);
 }
 
-static void on_accept(host_link *link, psd_time_ns now)
+static void on_accept(host_link *link, const handshake_frame *frame, psd_time_ns now)
 {
     dial *d = link->dial;
     char why[256];
     int *fds = d->channel.fds;
-    if (d->channel.fd_count != 2 ||
+    bool is_complete = d->channel.fd_count == (frame->memory_bytes > 0 ? 3 : 2);
+    if (!is_complete ||
         peer_bell_open(&d->shm.bell, &link->net->bell, fds[0], fds[1], why, sizeof why) != PSD_OK) {
-        note(link, "%s", d->channel.fd_count != 2 ? "the peer sent no bell" : why);
+        note(link, "%s", !is_complete ? "the peer sent no bell" : why);
         unix_over(link, now);
         return;
     }
     fds[0] = fds[1] = -1;
+    if (fds[2] >= 0 && link->net->arena.bytes > 0)
+        shm_take_arena(&d->shm, fds[2], frame->memory_bytes);
+    if (fds[2] >= 0)
+        close(fds[2]);
+    fds[2] = -1;
     d->channel.fd_count = 0;
     if (!send_or_next(link, HANDSHAKE_CONFIRM, NULL, 0, now))
         return;
@@ -383,7 +391,7 @@ static void on_frame(host_link *link, const handshake_frame *frame, psd_time_ns 
     } else if (d->stage == DIAL_WELCOME && frame->kind == HANDSHAKE_WELCOME) {
         on_welcome(link, frame, now);
     } else if (d->stage == DIAL_ACCEPT && frame->kind == HANDSHAKE_ACCEPT && frame->nonce == d->peer_nonce) {
-        on_accept(link, now);
+        on_accept(link, frame, now);
     } else {
         note(link, "its handshake is out of order");
         next_attempt(link, now);

@@ -44,7 +44,6 @@ static void engine_init(engine *e, const psd_backend_config *config)
     list_init(&e->inbox);
     list_init(&e->free_xfers);
     blocks_init(&e->pool, POOL_LIMIT);
-    tensor_memory_init(&e->huge);
     e->next_timer = PSD_NEVER;
     e->sleep_until = PSD_NEVER;
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -75,6 +74,7 @@ psd_status engine_open(const psd_backend_config *config, engine **out, char *why
     status = host_net_open(&net, &e->net, why, why_bytes);
     if (status != PSD_OK)
         goto fail_lock;
+    tensor_memory_init(&e->huge, host_net_arena(e->net));
     status = progress_start(e);
     if (status != PSD_OK) {
         snprintf(why, why_bytes,
@@ -295,6 +295,10 @@ void engine_timer_at(engine *e, psd_time_ns when)
 /* What a transfer waits for; false if for nothing that can be named. */
 static bool format_wait(const xfer *x, char *out, size_t bytes)
 {
+    if (x->is_exposure && x->is_send) {
+        snprintf(out, bytes, "rank %d is not through with its part", x->rank);
+        return !direct_is_exposing(x->request);
+    }
     switch (x->state) {
     case XFER_POSTED:
         if (x->rank < 0)

@@ -20,6 +20,7 @@
 
 #include "worker/backend/backend.h"
 #include "worker/backend/host/coll.h"
+#include "worker/backend/host/direct.h"
 #include "worker/backend/host/frame.h"
 #include "worker/backend/host/link.h"
 #include "worker/backend/host/list.h"
@@ -90,10 +91,12 @@ struct xfer {
     uint32_t index;
     uint32_t generation;
     uint64_t remote;      /* the other side's id */
-    uint64_t remote_data; /* receive, single copy: address */
+    uint64_t remote_data; /* receive, single copy: address, or place */
     xfer *self;           /* receive from oneself: the send */
     tx *out;              /* send: the frame that refers to its memory */
     bool may_be_read;     /* send: the RTS told its address */
+    bool is_direct;       /* receive: it is a place, where this process maps the sender's memory */
+    bool is_exposure;     /* see direct.h: no data of its own */
     bool may_combine;     /* receive: its bytes may be reduced as they come, see coll.h */
 };
 
@@ -228,6 +231,7 @@ struct psd_request {
     uint32_t round;
     bool round_is_posted;
     list posted; /* receives of this round */
+    direct *direct; /* NULL: it goes by messages */
     coll_message *items;
     size_t items_bytes;
     void *scratch;
@@ -466,6 +470,23 @@ void coll_run_dispute_bytes(hgroup *g, const xfer *r, peer *p, const frame *f);
 void coll_run_on_compare(hgroup *g, peer *p, const frame *f, const char *label);
 /* Tells the peers of which messages are missing what this collective is. */
 void coll_run_notice(psd_request *r);
+
+/* A header of a collective. */
+frame coll_run_frame(const hgroup *g, frame_type type, uint64_t ordinal, const fingerprint *what);
+
+/* ----------------------------------------------------------------------------------------------- direct.c */
+
+/* Exposes the collective's memory if it may go without messages; then r->direct is not NULL. */
+psd_status direct_begin(psd_request *r);
+/* One step; false: it goes by messages after all, and r->direct is NULL. */
+bool direct_advance(psd_request *r);
+/* Another rank has told where its memory lies. */
+void direct_on_expose(xfer *x, const frame *f);
+/* Does it wait for ranks that have not told? */
+bool direct_is_exposing(const psd_request *r);
+/* The peer of this exposure may write to the memory later, though nobody can wait for it: it is kept from that. */
+void direct_revoke(const xfer *x);
+void direct_release(engine *e, psd_request *r);
 
 /* ------------------------------------------------------------------------------------------------ group.c */
 

@@ -27,11 +27,20 @@ static uint32_t payload_limit(frame_type type)
     }
 }
 
+bool frame_is_message(frame_type type)
+{
+    return type == FRAME_EAGER || type == FRAME_RTS || type == FRAME_EXPOSE;
+}
+
 static bool message_is_legal(const frame *f)
 {
     if (f->count < 0 || f->bytes > (uint64_t)INT64_MAX)
         return false;
     if (f->type == FRAME_EAGER && f->bytes != f->payload)
+        return false;
+    if (f->type == FRAME_RTS && f->other > FRAME_ACCESS_PLACE)
+        return false;
+    if (f->type == FRAME_EXPOSE && f->channel != FRAME_COLL)
         return false;
     if (f->channel == FRAME_COLL)
         return f->kind >= PSD_OP_BROADCAST && f->kind <= PSD_OP_BARRIER;
@@ -49,7 +58,7 @@ bool frame_check(const frame *f, char *why, size_t why_bytes)
         what = "a frame of unknown type";
     else if (f->payload > payload_limit((frame_type)f->type))
         what = "a frame that is too long";
-    else if ((f->type == FRAME_EAGER || f->type == FRAME_RTS) && !message_is_legal(f))
+    else if (frame_is_message((frame_type)f->type) && !message_is_legal(f))
         what = "a message header that contradicts itself";
     if (what != NULL)
         snprintf(why, why_bytes, "%s (type %u, %u bytes)", what, f->type, f->payload);

@@ -17,7 +17,7 @@
 
 typedef enum frame_type {
     FRAME_EAGER = 1,  /* a whole message, as payload */
-    FRAME_RTS,        /* request to send. id: the send; word: address of its data for single copy, or 0 */
+    FRAME_RTS,        /* request to send. id: the send; other: where its data can be read, at word */
     FRAME_CTS,        /* clear to send. id: the send; word: the receive */
     FRAME_DATA,       /* a slice. id: the receive; word: offset */
     FRAME_FIN,        /* id: the send; its data has been read */
@@ -29,8 +29,17 @@ typedef enum frame_type {
     FRAME_COMPARE,    /* what this rank's operation is; payload: its label */
     FRAME_CREDIT,     /* bytes: eager bytes used up; count: channel messages used up */
     FRAME_CHAN,       /* small message, as payload */
+    FRAME_EXPOSE,     /* of a collective: other: what of the sender's memory can be reached (direct.h); word, bytes: the
+                         places of its input and output; id: the send that FIN ends */
     FRAME_TYPES,
 } frame_type;
+
+/* RTS.other */
+typedef enum frame_access {
+    FRAME_ACCESS_NONE = 0,
+    FRAME_ACCESS_ADDRESS, /* word: an address, for process_vm_readv */
+    FRAME_ACCESS_PLACE,   /* word: a place in the sender's arena */
+} frame_access;
 
 typedef enum frame_channel {
     FRAME_P2P = 0,
@@ -44,7 +53,7 @@ typedef struct frame {
     uint8_t kind; /* psd_op_kind */
     uint8_t dtype;
     uint8_t redop;
-    uint8_t other; /* COMPARE of p2p: the sender's dtype */
+    uint8_t other; /* COMPARE of p2p: the sender's dtype; RTS, EXPOSE: access */
     uint32_t group;
     uint32_t source;  /* group rank of who sends this frame */
     uint64_t ordinal; /* of the collective in its group, of the message in its pair */
@@ -94,6 +103,9 @@ static inline frame frame_from_small(const lane_message *m)
 
 /* Is this header legal by itself? If not, `why` gets a text. */
 bool frame_check(const frame *f, char *why, size_t why_bytes);
+
+/* Begins a message of an operation: to be matched with a receive. */
+bool frame_is_message(frame_type type);
 
 /* Makes a text that came from outside, or was cut, fit to print: control characters and bytes that are not
  * UTF-8 become

@@ -37,6 +37,7 @@ void handshake_encode(const handshake_frame *frame, uint8_t out[HANDSHAKE_BYTES]
     put(&at, frame->probe_address, 8);
     put(&at, frame->probe_value, 8);
     put(&at, frame->ring_bytes, 8);
+    put(&at, frame->memory_bytes, 8);
     memcpy(at, frame->text, HANDSHAKE_TEXT);
 }
 
@@ -70,6 +71,7 @@ bool handshake_decode(const uint8_t in[HANDSHAKE_BYTES], handshake_frame *out)
     f.probe_address = get(&at, 8);
     f.probe_value = get(&at, 8);
     f.ring_bytes = get(&at, 8);
+    f.memory_bytes = get(&at, 8);
     get_text(at, f.text);
     *out = f;
     return true;

@@ -7,6 +7,9 @@
  *                    <-           ACCEPT + 2 fds     unix only: bell page, bell eventfd; or REFUSE
  *   CONFIRM          ->
  *
+ * With memory_bytes, OFFER has the connector's arena (arena.h) as one fd more, and so has ACCEPT the acceptor's if it
+ * has mapped that one; in CONFIRM it says that the connector has mapped the acceptor's. So both know whether both can.
+ *
  * The connector is up when it has sent CONFIRM, the acceptor when it has received it: so a connector that
  * gives up an attempt leaves nothing behind. All frames are HANDSHAKE_BYTES long, so nothing of the stream
  * after them is read early. Everyone proves to be who it is by knowing the other's incarnation, which only
@@ -22,7 +25,7 @@
 #define HANDSHAKE_BYTES   128
 #define HANDSHAKE_VERSION 2
 #define HANDSHAKE_TEXT    40
-#define HANDSHAKE_FDS     3
+#define HANDSHAKE_FDS     4
 
 typedef enum handshake_kind {
     HANDSHAKE_HELLO = 1,
@@ -50,7 +53,8 @@ typedef struct handshake_frame {
     uint64_t echo;          /* the receiver's nonce; 0 in HELLO */
     uint64_t probe_address; /* where, in the sender's memory, probe_value can be read */
     uint64_t probe_value;
-    uint64_t ring_bytes; /* OFFER */
+    uint64_t ring_bytes;   /* OFFER */
+    uint64_t memory_bytes; /* OFFER, ACCEPT, CONFIRM: of the sender's arena; 0: none, or no use of it */
     char text[HANDSHAKE_TEXT];
 } handshake_frame;
 

@@ -474,3 +474,13 @@ psd_status host_link_read_remote(host_link *link, uint64_t remote_address, void 
         return PSD_ERR_UNSUPPORTED;
     return peer_memory_read(&link->shm.memory, link->shm.fd, remote_address, data, bytes);
 }
+
+bool host_link_is_direct(const host_link *link)
+{
+    return link->state == HOST_LINK_READY && link->is_shm && link->shm.arena.base != NULL;
+}
+
+unsigned char *host_link_map(const host_link *link, uint64_t place, uint64_t bytes)
+{
+    return host_link_is_direct(link) ? peer_arena_at(&link->shm.arena, place, bytes) : NULL;
+}

@@ -24,6 +24,7 @@
 #include "common/clock.h"
 #include "common/msg.h"
 #include "worker/backend/backend.h"
+#include "worker/backend/host/arena.h"
 #include "worker/backend/host/lane.h"
 
 typedef struct host_net host_net;
@@ -119,6 +120,13 @@ void host_link_flush(host_link *link);
  * peer succeeded while the link came up. */
 bool host_link_single_copy(const host_link *link); /* else host_link_text() says why not */
 psd_status host_link_read_remote(host_link *link, uint64_t remote_address, void *data, size_t bytes);
+
+/* Memory that both map: ours, as tensors are taken from it, and the peer's. Direct: each side has mapped the other's. */
+arena *host_net_arena(host_net *net);
+bool host_link_is_direct(const host_link *link);
+/* The bytes at a place of the peer's arena, to be read and written until the lock is given up or the link is used;
+ * NULL: not there, or the link is not up or not direct. */
+unsigned char *host_link_map(const host_link *link, uint64_t place, uint64_t bytes);
 
 /* Handles what the kernel has: connections, handshakes, socket readiness, deadlines of connects (5 s). Costs
  * system calls. Returns true if anything happened. */

@@ -73,12 +73,19 @@ void match_drop(hgroup *g)
 
 /* ------------------------------------------------------------------------------------------------ arrival */
 
-/* Records the match; false, and the group is disputed, if the two sides disagree. */
+/* Records the match; false, and the group is disputed or the peer broken, if the two sides disagree. */
 static bool agree(hgroup *g, xfer *r, peer *p, const frame *f)
 {
     list_remove(&r->node);
     r->rank = (int32_t)f->source;
     r->peer = p;
+    if (r->is_exposure && f->type == FRAME_EXPOSE)
+        return true;
+    if (r->is_exposure || f->type == FRAME_EXPOSE) {
+        r->state = XFER_DISPUTED;
+        peer_break(p, PSD_ERR_LINK, "garbage on the link: a message where a collective has none");
+        return false;
+    }
     bool is_p2p = f->channel == FRAME_P2P;
     if (is_p2p ? p2p_agrees(r, f) : f->bytes == r->bytes) {
         if (is_p2p) {
@@ -106,6 +113,8 @@ static void deliver(hgroup *g, xfer *r, peer *p, const frame *f)
         p->in.receive = r;
         p->in.to = r->data;
         p->in.combines = r->may_combine && host_link_is_shm(p->link);
+    } else if (f->type == FRAME_EXPOSE) {
+        direct_on_expose(r, f);
     } else {
         transfer_accept(e, r, p, f);
     }
@@ -206,6 +215,10 @@ void match_take(engine *e, xfer *r, message *m)
     if (m->self != NULL) {
         transfer_accept_self(e, r, m->self);
         message_free(e, m);
+    } else if (m->header.type == FRAME_EXPOSE) {
+        frame told = m->header;
+        message_free(e, m);
+        direct_on_expose(r, &told);
     } else if (m->header.type == FRAME_RTS) {
         frame rts = m->header;
         peer *p = m->peer;

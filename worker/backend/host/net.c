@@ -112,6 +112,15 @@ static psd_status open_bell(host_net *net, char *why, size_t why_bytes)
     return bell_open(&net->bell, false, why, why_bytes);
 }
 
+/* Without it tensors go through the rings: slower, and all the same otherwise. */
+static void open_arena(host_net *net)
+{
+    char why[160];
+    net->arena.fd = -1;
+    if (net->want_shm && arena_open(&net->arena, why, sizeof why) != PSD_OK)
+        psd_log("host", PSD_LOG_WARN, "no tensor memory that peers can map: %s", why);
+}
+
 psd_status host_net_open(const host_net_config *config, host_net **out, char *why, size_t why_bytes)
 {
     psd_status status = PSD_ERR_NOMEM;
@@ -136,6 +145,7 @@ psd_status host_net_open(const host_net_config *config, host_net **out, char *wh
     status = open_bell(net, why, why_bytes);
     if (status != PSD_OK)
         goto epoll;
+    open_arena(net);
     net->bell_source = (source){SOURCE_BELL, net};
     if (!net_watch(net, net->bell.event_fd, EPOLLIN, &net->bell_source)) {
         snprintf(why, why_bytes, "cannot watch the bell: %s", strerror(errno));
@@ -148,6 +158,7 @@ psd_status host_net_open(const host_net_config *config, host_net **out, char *wh
     *out = net;
     return PSD_OK;
 bell:
+    arena_close(&net->arena);
     bell_close(&net->bell);
 epoll:
     close(net->epoll_fd);
@@ -189,6 +200,7 @@ void host_net_close(host_net *net)
         link_free(net->first);
     accept_close_all(net);
     listen_close(net);
+    arena_close(&net->arena);
     bell_close(&net->bell);
     close(net->epoll_fd);
     free(net);
@@ -289,6 +301,11 @@ psd_time_ns host_net_deadline(const host_net *net)
             deadline = at;
     }
     return deadline;
+}
+
+arena *host_net_arena(host_net *net)
+{
+    return &net->arena;
 }
 
 bool host_net_needs_kernel(const host_net *net)

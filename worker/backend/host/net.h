@@ -10,6 +10,7 @@
 #define PSD_HOST_NET_H
 
 #include "worker/backend/host/address.h"
+#include "worker/backend/host/arena.h"
 #include "worker/backend/host/bell.h"
 #include "worker/backend/host/handshake.h"
 #include "worker/backend/host/lane.h"
@@ -59,6 +60,7 @@ typedef struct shm_stream {
     bool took;
     bool ended; /* the socket has ended; what is in the ring can be read */
     peer_memory memory;
+    peer_arena arena; /* mapped only if the peer has mapped ours too */
 } shm_stream;
 
 /* An accepted socket in its handshake. */
@@ -136,6 +138,7 @@ struct host_net {
     bool single_copy;
     uint64_t ring_bytes; /* 0: by the number of peers */
     uint32_t peers;      /* the most that a group has announced */
+    arena arena;         /* tensors that peers of this host map */
     segment_room room;
     char no_room[NET_TEXT / 2]; /* why new links do not use shared memory; "": they may */
     uint64_t probe_value;       /* read by peers that try single copy */
@@ -216,6 +219,8 @@ void link_reap(host_net *net);
 psd_status shm_offer(shm_stream *shm, segment_room *room, uint64_t ring_bytes, int *segment_fd, char *why,
                      size_t why_bytes);
 psd_status shm_take_offer(shm_stream *shm, uint64_t ring_bytes, int segment_fd, char *why, size_t why_bytes);
+/* Maps the arena that came with a handshake's frame, if there is one; a failure leaves the link without. */
+void shm_take_arena(shm_stream *shm, int fd, uint64_t bytes);
 void shm_drop(shm_stream *shm); /* unmaps, closes the bell and the socket if they are there */
 
 #endif

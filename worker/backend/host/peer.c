@@ -280,6 +280,7 @@ static void on_header(peer *p)
     switch ((frame_type)in->header.type) {
     case FRAME_EAGER:
     case FRAME_RTS:
+    case FRAME_EXPOSE:
         match_arrived(p, &in->header);
         break;
     case FRAME_DATA:
@@ -336,6 +337,7 @@ static void on_frame(peer *p)
         host_chan_on_message(p, f, in->small);
         break;
     case FRAME_RTS:
+    case FRAME_EXPOSE:
     case FRAME_TYPES:
         break; /* handled with the header; refused there */
     }

@@ -4,6 +4,7 @@
 #if defined(__x86_64__)
 
 #include <immintrin.h>
+#include <string.h>
 
 #include "worker/backend/half.h"
 #include "worker/backend/host/reduce_kernels.h"
@@ -48,6 +49,28 @@ static void f16_narrow_f16c(void *dst, const float *src, size_t count)
     }
 }
 
+#define LINE_BYTES 64
+
+/* Whole lines by stores that do not bring the line into the cache first. */
+static void copy_streaming(void *dst, const void *src, size_t bytes)
+{
+    unsigned char *to = dst;
+    const unsigned char *from = src;
+    size_t head = (LINE_BYTES - (uintptr_t)to % LINE_BYTES) % LINE_BYTES;
+    head = head < bytes ? head : bytes;
+    memcpy(to, from, head);
+    size_t i = head;
+    for (; i + LINE_BYTES <= bytes; i += LINE_BYTES) {
+        __m256i low = _mm256_loadu_si256((const __m256i *)(const void *)(from + i));
+        __m256i high = _mm256_loadu_si256((const __m256i *)(const void *)(from + i + LINE_BYTES / 2));
+        _mm256_stream_si256((__m256i *)(void *)(to + i), low);
+        _mm256_stream_si256((__m256i *)(void *)(to + i + LINE_BYTES / 2), high);
+    }
+    memcpy(to + i, from + i, bytes - i);
+    _mm_sfence(); /* such stores are not ordered by themselves: what tells others of them comes after */
+}
+
+#define REDUCE_COPY       copy_streaming
 #define REDUCE_KERNELS    static const reduce_kernels kernels
 #define REDUCE_WIDEN_F16  f16_widen_f16c
 #define REDUCE_NARROW_F16 f16_narrow_f16c

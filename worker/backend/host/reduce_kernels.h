@@ -17,6 +17,8 @@ typedef void reduce_narrow(void *dst, const float *src, size_t count);
 #define REDUCE_DTYPES      (PSD_F8E5M2 + 1)
 #define REDUCE_OPS         (PSD_BXOR + 1)
 
+typedef void reduce_copy(void *dst, const void *src, size_t bytes);
+
 typedef struct reduce_kernels {
     /* By dtype, redop and inputs - 2; NULL for pairs that are not legal, for avg (a sum, then a division),
      * and for the halves, which are widened. */
@@ -24,6 +26,7 @@ typedef struct reduce_kernels {
     reduce_divide *divide[REDUCE_DTYPES];
     reduce_widen *widen[REDUCE_DTYPES]; /* f16 and bf16 */
     reduce_narrow *narrow[REDUCE_DTYPES];
+    reduce_copy *copy_past_cache; /* memcpy where there is no such store */
 } reduce_kernels;
 
 extern const reduce_kernels reduce_kernels_portable;

@@ -174,6 +174,8 @@ xfer *xfer_get(engine *e, psd_request *r)
     x->self = NULL;
     x->out = NULL;
     x->may_be_read = false;
+    x->is_direct = false;
+    x->is_exposure = false;
     x->may_combine = false;
     return x;
 }
@@ -237,8 +239,12 @@ void xfer_cancel(engine *e, xfer *x)
 {
     if (x->state == XFER_DRAINING)
         return;
-    bool may_be_read = x->is_send && x->state == XFER_OFFERED && x->may_be_read && !x->peer->is_broken &&
+    /* Part of the frame that tells where it lies may be out already, and the rest follows. */
+    bool is_told = x->state == XFER_OFFERED || (x->state == XFER_QUEUED && x->out != NULL && x->out->sent > 0);
+    bool may_be_read = x->is_send && is_told && x->may_be_read && !x->peer->is_broken &&
                        !x->request->group->member[x->rank].is_drained;
+    if (x->is_exposure && is_told && x->peer->is_broken && x->peer->status != PSD_ERR_PEER_FAILED)
+        direct_revoke(x);
     if (!x->is_send)
         forget_receive(e, x);
     else if (x->peer != NULL)

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/log.h"
 #include "worker/backend/host/segment.h"
 
 #define LANES_INDEX_AT (2 * sizeof(ring_shared)) /* in the page of indices */
@@ -69,10 +70,18 @@ psd_status shm_take_offer(shm_stream *shm, uint64_t ring_bytes, int segment_fd, 
     return PSD_OK;
 }
 
+void shm_take_arena(shm_stream *shm, int fd, uint64_t bytes)
+{
+    char why[160];
+    if (bytes > 0 && peer_arena_open(&shm->arena, fd, bytes, why, sizeof why) != PSD_OK)
+        psd_log("host", PSD_LOG_WARN, "tensors go through the rings of a link: %s", why);
+}
+
 void shm_drop(shm_stream *shm)
 {
     if (shm->segment)
         segment_unmap(shm->segment, shm->segment_bytes);
+    peer_arena_close(&shm->arena);
     if (shm->bell.page)
         peer_bell_close(&shm->bell);
     if (shm->fd >= 0)

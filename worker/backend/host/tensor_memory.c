@@ -1,5 +1,5 @@
-/* Memory for tensors: in huge pages where they fit, which copies between ranks, by this process and by
- * process_vm_readv, gain from: fewer entries of the TLB and fewer pages to pin. */
+/* Memory for tensors: in the arena, where peers of this host reach it; without one, in huge pages where they fit,
+ * which process_vm_readv gains from: fewer pages to pin. */
 #include "worker/backend/host/tensor_memory.h"
 
 #include <stdint.h>
@@ -38,8 +38,9 @@ static void *map_aligned(size_t bytes)
     return map + before;
 }
 
-void tensor_memory_init(tensor_memory *m)
+void tensor_memory_init(tensor_memory *m, arena *shared)
 {
+    m->shared = shared;
     char setting[64] = "[never]";
     list_init(&m->mappings);
     FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "re");
@@ -78,10 +79,13 @@ static mapping *find(const tensor_memory *m, const void *data)
 
 void *tensor_memory_get(tensor_memory *m, size_t bytes)
 {
+    void *memory = bytes >= ARENA_BLOCK_MIN ? arena_get(m->shared, bytes) : NULL;
+    if (memory != NULL)
+        return memory;
     if (bytes >= HUGE_BYTES)
         return get_huge(m, bytes);
     size_t rounded = (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
-    void *memory = aligned_alloc(LINE_BYTES, rounded > 0 ? rounded : LINE_BYTES);
+    memory = aligned_alloc(LINE_BYTES, rounded > 0 ? rounded : LINE_BYTES);
     if (memory != NULL)
         memset(memory, 0, rounded);
     return memory;
@@ -89,6 +93,8 @@ void *tensor_memory_get(tensor_memory *m, size_t bytes)
 
 void tensor_memory_put(tensor_memory *m, void *memory, size_t bytes)
 {
+    if (memory != NULL && arena_put(m->shared, memory))
+        return;
     mapping *found = bytes >= HUGE_BYTES ? find(m, memory) : NULL;
     if (found == NULL) {
         free(memory);

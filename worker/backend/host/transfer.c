@@ -4,15 +4,23 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "worker/backend/host/reduce.h"
+
 #define COPIES_AT_ONCE 4
 
 /* ------------------------------------------------------------------------------------------------ sending */
 
-/* Should the receiver read this memory? In small pages that takes the kernel longer than the copies of both sides
- * through the ring take, together. */
-static bool may_be_read(const engine *e, const xfer *s)
+/* How the receiver may read this memory: where both map it, or through the kernel if it is in huge pages. In small
+ * ones that takes the kernel longer than the copies of both sides through the ring take, together. */
+static frame_access access_to(const engine *e, const xfer *s, uint64_t *word)
 {
-    return host_link_is_shm(s->peer->link) && tensor_memory_is_huge(&e->huge, s->data, s->bytes);
+    const host_link *link = s->peer->link;
+    if (host_link_is_direct(link) && arena_place(e->huge.shared, s->data, s->bytes, word))
+        return FRAME_ACCESS_PLACE;
+    if (!host_link_is_shm(link) || !tensor_memory_is_huge(&e->huge, s->data, s->bytes))
+        return FRAME_ACCESS_NONE;
+    *word = (uint64_t)(uintptr_t)s->data;
+    return FRAME_ACCESS_ADDRESS;
 }
 
 void transfer_send(engine *e, xfer *s, frame *f, uint64_t eager_limit)
@@ -38,8 +46,8 @@ void transfer_send(engine *e, xfer *s, frame *f, uint64_t eager_limit)
     f->type = FRAME_RTS;
     f->payload = 0;
     f->id = xfer_id(s);
-    s->may_be_read = may_be_read(e, s);
-    f->word = s->may_be_read ? (uint64_t)(uintptr_t)s->data : 0;
+    f->other = (uint8_t)access_to(e, s, &f->word);
+    s->may_be_read = f->other != FRAME_ACCESS_NONE;
     if (peer_send(p, f, NULL, s))
         s->state = XFER_OFFERED;
 }
@@ -49,7 +57,7 @@ void transfer_sent(engine *e, xfer *s, frame_type type)
     s->out = NULL;
     if (type == FRAME_EAGER)
         xfer_complete(e, s);
-    else if (type == FRAME_RTS)
+    else if (type == FRAME_RTS || type == FRAME_EXPOSE)
         s->state = XFER_OFFERED;
     else if (s->done == s->bytes)
         xfer_complete(e, s);
@@ -76,6 +84,10 @@ void transfer_on_cts(peer *p, const frame *f)
     xfer *s = find_offered(p, f->id);
     if (s == NULL)
         return;
+    if (s->is_exposure) {
+        peer_break(p, PSD_ERR_LINK, "garbage on the link: an answer where a collective has none");
+        return;
+    }
     if (s->state == XFER_DRAINING) {
         finish_draining(p->engine, s);
         return;
@@ -96,7 +108,9 @@ void transfer_on_fin(peer *p, const frame *f)
         finish_draining(p->engine, s);
         return;
     }
-    p->engine->bytes_sent += s->bytes;
+    engine_count(&p->engine->bytes_sent, s->bytes);
+    if (s->is_exposure)
+        engine_count(&p->engine->bytes_received, s->remote_data);
     xfer_complete(p->engine, s);
 }
 
@@ -104,8 +118,11 @@ void transfer_drained(engine *e, hgroup *g, peer *p)
 {
     for (uint32_t i = 0; i < e->xfer_count; i++) {
         xfer *x = e->xfers[i];
-        if (x->state == XFER_DRAINING && x->peer == p && (g == NULL || x->request->group == g))
-            finish_draining(e, x);
+        if (x->state != XFER_DRAINING || x->peer != p || (g != NULL && x->request->group != g))
+            continue;
+        if (g == NULL && p->status != PSD_ERR_PEER_FAILED)
+            direct_revoke(x);
+        finish_draining(e, x);
     }
 }
 
@@ -151,9 +168,12 @@ void transfer_accept(engine *e, xfer *r, peer *p, const frame *rts)
     r->peer = p;
     r->remote = rts->id;
     r->remote_data = rts->word;
+    r->is_direct = rts->other == FRAME_ACCESS_PLACE;
+    bool can_read = r->is_direct ? host_link_map(p->link, rts->word, r->bytes) != NULL
+                                 : rts->other == FRAME_ACCESS_ADDRESS && host_link_single_copy(p->link);
     if (r->bytes == 0) {
         finish_read(e, r);
-    } else if (rts->word != 0 && host_link_single_copy(p->link)) {
+    } else if (can_read) {
         r->state = XFER_COPYING;
         list_append(&e->copies, &r->node);
     } else {
@@ -194,6 +214,18 @@ void transfer_data_arrived(peer *p)
         xfer_complete(p->engine, r);
 }
 
+static bool copy_mapped(xfer *r, size_t bytes)
+{
+    const uint8_t *theirs = host_link_map(r->peer->link, r->remote_data + r->done, bytes);
+    if (theirs == NULL)
+        return false; /* the link is gone */
+    if (exceeds_cache(2 * r->bytes))
+        copy_past_cache(r->data + r->done, theirs, bytes);
+    else
+        memcpy(r->data + r->done, theirs, bytes);
+    return true;
+}
+
 /* Copies one slice; false if the sender's memory cannot be read after all. */
 static bool copy_slice(xfer *r)
 {
@@ -201,6 +233,9 @@ static bool copy_slice(xfer *r)
     if (r->self != NULL) {
         if (bytes > 0)
             memmove(r->data + r->done, r->self->data + r->done, bytes);
+    } else if (r->is_direct) {
+        if (!copy_mapped(r, bytes))
+            return false;
     } else if (host_link_read_remote(r->peer->link, r->remote_data + r->done, r->data + r->done, bytes) !=
                PSD_OK) {
         return false;
