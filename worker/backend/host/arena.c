@@ -124,7 +124,7 @@ static bool populate(const arena *a, uint64_t place, uint64_t bytes)
     unsigned char *at = a->base + place;
     uint64_t huge = bytes / HUGE_BYTES * HUGE_BYTES;
     if (huge > 0)
-        (void)madvise(at, huge, MADV_HUGEPAGE); /* a kernel without them gives small ones */ /* a kernel without them gives small ones */
+        (void)madvise(at, huge, MADV_HUGEPAGE); /* a kernel without them gives small ones */
     if (madvise(at, bytes, MADV_POPULATE_WRITE) == 0)
         return true;
     return errno == EINVAL && posix_fallocate(a->fd, (off_t)place, (off_t)bytes) == 0;

@@ -230,7 +230,7 @@ struct psd_request {
     fingerprint what;
     uint32_t round;
     bool round_is_posted;
-    list posted; /* receives of this round */
+    list posted;    /* receives of this round */
     direct *direct; /* NULL: it goes by messages */
     coll_message *items;
     size_t items_bytes;

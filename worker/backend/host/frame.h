@@ -29,7 +29,7 @@ typedef enum frame_type {
     FRAME_COMPARE,    /* what this rank's operation is; payload: its label */
     FRAME_CREDIT,     /* bytes: eager bytes used up; count: channel messages used up */
     FRAME_CHAN,       /* small message, as payload */
-    FRAME_EXPOSE,     /* of a collective: other: what of the sender's memory can be reached (direct.h); word, bytes: the
+    FRAME_EXPOSE, /* of a collective: other: what of the sender's memory can be reached (direct.h); word, bytes: the
                          places of its input and output; id: the send that FIN ends */
     FRAME_TYPES,
 } frame_type;

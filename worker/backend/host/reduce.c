@@ -7,7 +7,10 @@
 
 #include "worker/backend/host/reduce_kernels.h"
 
-#define BLOCK_BYTES  4096
+#define BLOCK_BYTES 4096
+/* Past the cache in shorter ones, so that loads of the next go beside the stores of one: memory is slow to turn. */
+#define PAST_BYTES   512
+#define LINE_BYTES   64
 #define BLOCK_FLOATS (BLOCK_BYTES / sizeof(float))
 /* What a last-level cache may be taken for: those of many cores are in parts, and a virtual machine tells anything. */
 #define CACHE_LEAST ((uint64_t)8 << 20)
@@ -106,6 +109,24 @@ static unsigned char *target_at(const reduce_target *to, size_t at)
     return (unsigned char *)to->data + at;
 }
 
+/* The lines of a block that comes next. */
+static void prefetch(const reduction *r, size_t at, size_t count)
+{
+    for (int32_t i = 0; i < r->n; i++) {
+        const unsigned char *from = (const unsigned char *)r->in[i] + at * r->element;
+        for (size_t line = 0; line < count * r->element; line += LINE_BYTES)
+            __builtin_prefetch(from + line);
+    }
+}
+
+/* Stores past the cache are not ordered by themselves: what tells others of them comes after. */
+static void order_stores(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_sfence();
+#endif
+}
+
 void reduce_spread(psd_dtype dtype, psd_redop redop, const reduce_target *to, int32_t targets,
                    const void *const *in, int32_t n, size_t count)
 {
@@ -115,8 +136,12 @@ void reduce_spread(psd_dtype dtype, psd_redop redop, const reduce_target *to, in
     int32_t first = 0; /* the target that is computed into */
     while (first < targets && to[first].past_cache)
         first++;
+    bool goes_past = first == targets;
+    block = goes_past ? PAST_BYTES / r.element : block;
     for (size_t at = 0; at < count; at += block) {
         size_t length = count - at < block ? count - at : block;
+        if (goes_past && count - at >= 2 * block)
+            prefetch(&r, at + block, block);
         size_t offset = at * r.element, bytes = length * r.element;
         unsigned char *result = first < targets ? target_at(&to[first], offset) : block_of_none;
         any_block(&r, result, at, length);
@@ -127,11 +152,13 @@ void reduce_spread(psd_dtype dtype, psd_redop redop, const reduce_target *to, in
                 memcpy(target_at(&to[i], offset), result, bytes);
         }
     }
+    order_stores();
 }
 
 void copy_past_cache(void *dst, const void *src, size_t bytes)
 {
     kernels()->copy_past_cache(dst, src, bytes);
+    order_stores();
 }
 
 bool exceeds_cache(uint64_t bytes)

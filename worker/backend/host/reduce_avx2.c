@@ -67,7 +67,6 @@ static void copy_streaming(void *dst, const void *src, size_t bytes)
         _mm256_stream_si256((__m256i *)(void *)(to + i + LINE_BYTES / 2), high);
     }
     memcpy(to + i, from + i, bytes - i);
-    _mm_sfence(); /* such stores are not ordered by themselves: what tells others of them comes after */
 }
 
 #define REDUCE_COPY       copy_streaming

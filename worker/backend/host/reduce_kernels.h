@@ -26,7 +26,7 @@ typedef struct reduce_kernels {
     reduce_divide *divide[REDUCE_DTYPES];
     reduce_widen *widen[REDUCE_DTYPES]; /* f16 and bf16 */
     reduce_narrow *narrow[REDUCE_DTYPES];
-    reduce_copy *copy_past_cache; /* memcpy where there is no such store */
+    reduce_copy *copy_past_cache; /* memcpy where there is no such store. Not ordered by itself. */
 } reduce_kernels;
 
 extern const reduce_kernels reduce_kernels_portable;

@@ -240,7 +240,8 @@ void xfer_cancel(engine *e, xfer *x)
     if (x->state == XFER_DRAINING)
         return;
     /* Part of the frame that tells where it lies may be out already, and the rest follows. */
-    bool is_told = x->state == XFER_OFFERED || (x->state == XFER_QUEUED && x->out != NULL && x->out->sent > 0);
+    bool is_told =
+        x->state == XFER_OFFERED || (x->state == XFER_QUEUED && x->out != NULL && x->out->sent > 0);
     bool may_be_read = x->is_send && is_told && x->may_be_read && !x->peer->is_broken &&
                        !x->request->group->member[x->rank].is_drained;
     if (x->is_exposure && is_told && x->peer->is_broken && x->peer->status != PSD_ERR_PEER_FAILED)
