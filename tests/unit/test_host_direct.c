@@ -1,0 +1,245 @@
+/* Collectives and messages over memory that the ranks map of each other, against the same without it. */
+#include "tests/lib/psd_test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/tensor.h"
+#include "tests/lib/host_ranks.h"
+
+static const psd_backend_ops *const host = &psd_backend_host;
+
+/* Memory of the backend (which peers map), or of the heap. */
+typedef struct buffer {
+    float *data;
+    size_t bytes;
+    bool is_mapped;
+} buffer;
+
+static buffer buffer_get(host_rank *r, int64_t count, bool is_mapped)
+{
+    buffer b = {.bytes = (size_t)count * sizeof(float), .is_mapped = is_mapped};
+    void *memory = NULL;
+    if (is_mapped)
+        HOST_CHECK(r, host->mem_alloc(r->backend, b.bytes, &memory) == PSD_OK);
+    else
+        memory = malloc(b.bytes);
+    HOST_CHECK(r, memory != NULL);
+    b.data = memory;
+    return b;
+}
+
+static void buffer_put(host_rank *r, buffer *b)
+{
+    if (b->is_mapped)
+        host->mem_free(r->backend, b->data, b->bytes);
+    else
+        free(b->data);
+}
+
+/* Not exact in f32, so that another order or another rounding shows. */
+static float value(int32_t rank, int64_t i)
+{
+    return (float)((i * 2654435761 + rank * 40503) % 1000003) / 977.0f;
+}
+
+static void fill(float *data, int32_t rank, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        data[i] = value(rank, i);
+}
+
+typedef struct plan {
+    psd_op_kind kind;
+    int64_t count;
+    bool in_place;
+    int32_t root;
+    int32_t heap_rank; /* whose memory is of the heap; -1: nobody's */
+} plan;
+
+static int64_t in_count(const plan *p, int32_t size)
+{
+    return p->kind == PSD_OP_REDUCE_SCATTER ? p->count * size : p->count;
+}
+
+static psd_op make_op(const plan *p, const float *in, float *out)
+{
+    psd_op op = host_op(p->kind, PSD_F32, p->count, p->kind == PSD_OP_BROADCAST ? NULL : in, out);
+    op.redop = p->kind == PSD_OP_BROADCAST ? (psd_redop)0 : PSD_SUM;
+    op.root = p->kind == PSD_OP_REDUCE || p->kind == PSD_OP_BROADCAST ? p->root : -1;
+    return op;
+}
+
+/* Runs it in this memory; the result's bits. */
+static void run_in(host_rank *r, const plan *p, buffer *in, buffer *out, float *result)
+{
+    fill(in->data, r->rank, in_count(p, r->size));
+    fill(out->data, r->rank + 100, p->count);
+    float *to = out->data;
+    if (p->in_place)
+        to = p->kind == PSD_OP_REDUCE_SCATTER ? in->data + p->count * r->rank : in->data;
+    psd_op op = make_op(p, in->data, to);
+    HOST_CHECK(r, host_run(r, &op, NULL) == PSD_OK);
+    memcpy(result, to, (size_t)p->count * sizeof(float));
+}
+
+static bool has_result(const host_rank *r, const plan *p)
+{
+    return p->kind != PSD_OP_REDUCE || r->rank == p->root;
+}
+
+static void check(host_rank *r, const plan *p)
+{
+    int64_t count = in_count(p, r->size);
+    bool is_mapped = r->rank != p->heap_rank;
+    buffer in = buffer_get(r, count, is_mapped), out = buffer_get(r, p->count, is_mapped);
+    buffer plain_in = buffer_get(r, count, false), plain_out = buffer_get(r, p->count, false);
+    float *result = malloc((size_t)p->count * sizeof(float));
+    float *expected = malloc((size_t)p->count * sizeof(float));
+    for (int again = 0; again < 2; again++) {
+        run_in(r, p, &in, &out, result);
+        run_in(r, p, &plain_in, &plain_out, expected);
+        bool is_same = memcmp(result, expected, (size_t)p->count * sizeof(float)) == 0;
+        if (!is_same && has_result(r, p))
+            fprintf(stderr, "%s of %lld, in place %d, root %d, heap rank %d\n", psd_op_name(p->kind),
+                    (long long)p->count, p->in_place, p->root, p->heap_rank);
+        HOST_CHECK(r, is_same || !has_result(r, p));
+    }
+    if (!p->in_place) {
+        fill(result, r->rank, p->count);
+        bool is_kept = p->kind == PSD_OP_BROADCAST || memcmp(in.data, result, (size_t)p->count * 4) == 0;
+        HOST_CHECK(r, is_kept);
+    }
+    free(result);
+    free(expected);
+    buffer_put(r, &in);
+    buffer_put(r, &out);
+    buffer_put(r, &plain_in);
+    buffer_put(r, &plain_out);
+}
+
+static void check_kinds(host_rank *r)
+{
+    static const psd_op_kind kinds[] = {PSD_OP_ALL_REDUCE, PSD_OP_REDUCE, PSD_OP_REDUCE_SCATTER,
+                                        PSD_OP_BROADCAST};
+    static const int64_t counts[] = {4096, 4099, 50001, 600013};
+    for (size_t k = 0; k < 4; k++) {
+        for (size_t n = 0; n < 4; n++) {
+            for (int32_t variant = 0; variant < 4; variant++) {
+                plan p = {.kind = kinds[k],
+                          .count = counts[n],
+                          .in_place = variant % 2 == 1,
+                          .root = (int32_t)(n % (size_t)r->size),
+                          .heap_rank = variant / 2 == 1 ? (int32_t)(n + 1) % r->size : -1};
+                check(r, &p);
+            }
+        }
+    }
+}
+
+PSD_TEST(host_direct, collectives_give_the_same_bits)
+{
+    for (int32_t size = 2; size <= 4; size++) {
+        host_ranks all = {.size = size, .transport = "shm", .eager_limit = 65536, .body = check_kinds};
+        cr_assert_eq(host_ranks_run(&all), 0, "%d ranks", size);
+    }
+}
+
+/* Larger than what a cache is taken for: stores go past it. */
+static void check_large(host_rank *r)
+{
+    plan p = {.kind = PSD_OP_ALL_REDUCE, .count = 5000007, .heap_rank = -1};
+    check(r, &p);
+    p.kind = PSD_OP_BROADCAST;
+    check(r, &p);
+}
+
+PSD_TEST(host_direct, large_ones_too)
+{
+    host_ranks all = {.size = 2, .transport = "shm", .eager_limit = 65536, .body = check_large};
+    cr_assert_eq(host_ranks_run(&all), 0);
+}
+
+/* Several in flight at once, ended in another order. */
+static void check_in_flight(host_rank *r)
+{
+    enum { COUNT = 20000, FLIGHTS = 6 };
+    buffer in[FLIGHTS], out[FLIGHTS];
+    psd_request *requests[FLIGHTS];
+    for (int i = 0; i < FLIGHTS; i++) {
+        in[i] = buffer_get(r, COUNT, true);
+        out[i] = buffer_get(r, COUNT, i % 3 != 2 || r->rank != 0);
+        for (int k = 0; k < COUNT; k++)
+            in[i].data[k] = (float)(i + r->rank);
+        psd_op op = host_op(PSD_OP_ALL_REDUCE, PSD_F32, COUNT, in[i].data, out[i].data);
+        op.redop = PSD_SUM;
+        requests[i] = host_start(r, &op);
+    }
+    for (int i = FLIGHTS - 1; i >= 0; i--) {
+        psd_op_result result;
+        float sum = (float)(i * r->size + r->size * (r->size - 1) / 2);
+        HOST_CHECK(r, host_finish(r, &requests[i], &result) == PSD_OK);
+        HOST_CHECK(r, out[i].data[0] == sum && out[i].data[COUNT - 1] == sum);
+        buffer_put(r, &in[i]);
+        buffer_put(r, &out[i]);
+    }
+}
+
+PSD_TEST(host_direct, several_in_flight)
+{
+    host_ranks all = {.size = 3, .transport = "shm", .eager_limit = 65536, .body = check_in_flight};
+    cr_assert_eq(host_ranks_run(&all), 0);
+}
+
+/* One rank does not come: the others end, and nobody touches their memory afterwards. */
+static void check_missing(host_rank *r)
+{
+    enum { COUNT = 100000 };
+    char text[PSD_MAX_TEXT] = "";
+    buffer b = buffer_get(r, COUNT, true);
+    fill(b.data, r->rank, COUNT);
+    psd_op op = host_op(PSD_OP_ALL_REDUCE, PSD_F32, COUNT, b.data, b.data);
+    op.redop = PSD_SUM;
+    op.deadline = psd_now_ns() + 100 * PSD_NS_PER_MS;
+    if (r->rank != 2)
+        HOST_CHECK(r, host_run(r, &op, text) != PSD_OK);
+    if (r->rank == 0 && strstr(text, "rank 2") == NULL)
+        fprintf(stderr, "rank %d: %s\n", r->rank, text);
+    while (host->group_error(r->group, text, sizeof text) == PSD_OK)
+        (void)host->chan_recv(r->backend, psd_now_ns() + PSD_NS_PER_MS, &(psd_chan_msg){0});
+    HOST_CHECK(r, strstr(text, "no message came from rank 2") != NULL);
+    HOST_CHECK(r, strstr(text, "not through") == NULL);
+    float first = value(r->rank, 0);
+    HOST_CHECK(r, memcmp(&b.data[0], &first, sizeof first) == 0);
+    buffer_put(r, &b);
+}
+
+PSD_TEST(host_direct, a_missing_rank_is_named)
+{
+    host_ranks all = {.size = 3, .transport = "shm", .eager_limit = 65536, .body = check_missing};
+    cr_assert_eq(host_ranks_run(&all), 0);
+}
+
+/* Messages are read where they lie, whole or in part of a tensor. */
+static void check_messages(host_rank *r)
+{
+    enum { COUNT = 700000 };
+    buffer b = buffer_get(r, COUNT, true), c = buffer_get(r, COUNT, r->rank == 0);
+    fill(b.data, r->rank, COUNT);
+    int32_t other = 1 - r->rank;
+    psd_request *receive = host_irecv(r, PSD_F32, c.data, COUNT - 3, other, 4);
+    psd_request *send = host_isend(r, PSD_F32, b.data + 3, COUNT - 3, other, 4);
+    HOST_CHECK(r, host_finish(r, &send, &(psd_op_result){0}) == PSD_OK);
+    HOST_CHECK(r, host_finish(r, &receive, &(psd_op_result){0}) == PSD_OK);
+    fill(b.data, other, COUNT);
+    HOST_CHECK(r, memcmp(c.data, b.data + 3, (COUNT - 3) * sizeof(float)) == 0);
+    buffer_put(r, &b);
+    buffer_put(r, &c);
+}
+
+PSD_TEST(host_direct, messages_are_read_where_they_lie)
+{
+    host_ranks all = {.size = 2, .transport = "shm", .eager_limit = 65536, .body = check_messages};
+    cr_assert_eq(host_ranks_run(&all), 0);
+}
