@@ -68,7 +68,8 @@ outcome suite_judge(suite *s, psd_status status);
 outcome suite_judge_refusal(suite *s, psd_status status, bool cannot);
 
 /* A buffer with guards around it; `data` is not aligned to more than an element. NULL data on no memory,
- * which fails the suite. Where tensors are in a device's memory it has a twin there. */
+ * which fails the suite. Where tensors are in a device's memory it has a twin there, else now and then one from
+ * psd_tensor_alloc. */
 typedef struct guarded {
     unsigned char *memory;
     unsigned char *data;
