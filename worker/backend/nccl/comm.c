@@ -260,6 +260,24 @@ static bool drive_closed(psd_backend_group *g)
     return false;
 }
 
+/* A member that closes the group before it is ready will never come to the communicator. */
+static void look_for_leavers(psd_backend_group *g, psd_time_ns now)
+{
+    char text[PSD_MAX_TEXT];
+    if (g->host == NULL || (g->stage != STAGE_JOINING && g->stage != STAGE_WARM) ||
+        now < g->next_member_check)
+        return;
+    g->next_member_check = now + MEMBER_CHECK_NS;
+    for (int32_t i = 0; i < g->size; i++) {
+        if (i == g->rank || g->backend->host_ops->group_member(g->host, i) == PSD_INPROGRESS)
+            continue;
+        snprintf(text, sizeof text, "group %u: rank %u has closed it before its communicator was made", g->id,
+                 g->members[i]);
+        group_break(g, PSD_ERR_ABORTED, (int32_t)g->members[i], false, text);
+        return;
+    }
+}
+
 /* A member that has gone, or aborted: its host link says so first. */
 static void look_at_links(psd_backend_group *g)
 {
@@ -314,6 +332,8 @@ bool comm_drive(psd_backend_group *g, bool thorough)
     psd_time_ns now = psd_now_ns();
     if (thorough) {
         look_at_links(g);
+        if (group_status(g) == PSD_OK)
+            look_for_leavers(g, now);
         if (group_status(g) == PSD_OK)
             pump_deadlines(g, now);
     }

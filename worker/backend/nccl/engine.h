@@ -25,10 +25,12 @@
 #define LABEL_BYTES   160
 #define FEW_P2P       2
 #define SCRATCH_BYTES 512 /* of the device: what barriers and empty messages move */
+#define MOST_SPOILED  32  /* streams; of more, some are forgotten */
 #define MOST_FLYING                                                                                          \
     256 /* operations of a communicator on the device: more would fill the stream's queue and block */
-#define HOLD_NS  (PSD_NS_PER_MS / 5) /* how long a lone send or receive waits for others to go with it */
-#define CLOSE_NS (10 * PSD_NS_PER_S) /* for all communicators to end when the context ends */
+#define HOLD_NS         (PSD_NS_PER_MS / 5) /* how long a lone send or receive waits for others to go with it */
+#define CLOSE_NS        (10 * PSD_NS_PER_S)   /* for all communicators to end when the context ends */
+#define MEMBER_CHECK_NS (100 * PSD_NS_PER_MS) /* between two looks for members that give up the opening */
 #define ASYNC_CHECK_NS                                                                                       \
     (PSD_NS_PER_MS) /* between two looks for an error of a communicator with work on the device */
 #define ABORT_MS_DEFAULT 10000
@@ -61,10 +63,25 @@ struct psd_request {
     bool is_internal;       /* of the backend's own: nobody releases it */
     psd_op_result result;
     /* under `lock` */
+    void *follower;   /* the stream of the last stream_wait, if is_followed */
     bool is_followed; /* stream_wait was PSD_OK: an end after release is told by on_detached_done */
     bool is_told;     /* test() has given the result */
     bool is_detached; /* released before it was done */
 };
+
+/* A stream that waits for operations of a group. */
+typedef struct follower {
+    void *stream;
+    int32_t count; /* of operations that are not done */
+} follower;
+
+/* A stream that waited for operations which were aborted: what it has since then is not what it should be, and the next
+ * stream_sync says so. */
+typedef struct spoiled {
+    void *stream;
+    psd_status status; /* PSD_OK: the entry is free */
+    char text[PSD_MAX_TEXT];
+} spoiled;
 
 /* A thread that calls what may block for the last time a communicator is used. */
 typedef struct farewell {
@@ -97,15 +114,18 @@ struct psd_backend_group {
     list flying;      /* on the device, in the stream's order */
     int32_t flying_count;
     psd_time_ns next_async_check;
+    psd_time_ns next_member_check;
     psd_time_ns begun;    /* of ncclCommInitRankConfig */
     uint64_t free_before; /* device memory */
     uint64_t bytes;       /* about what the communicator took */
     farewell farewell;
 
     /* under lock */
-    list queue;                /* started, not issued */
-    bool flush;                /* somebody waits: held sends and receives are to go */
-    int32_t active;            /* requests that are not done */
+    list queue;     /* started, not issued */
+    bool flush;     /* somebody waits: held sends and receives are to go */
+    int32_t active; /* requests that are not done */
+    follower *followers;
+    int32_t follower_count;
     psd_time_ns next_deadline; /* at or before the first of its requests' deadlines */
     uint64_t next_ordinal;
     psd_time_ns broken_at;
@@ -137,11 +157,12 @@ struct psd_backend {
     bool is_stopping;                  /* under lock */
     _Atomic psd_time_ns stop_deadline; /* PSD_NEVER until the context ends */
 
-    list groups;         /* under drive and lock to change, under one of them to walk */
-    list free_requests;  /* under lock */
-    int32_t comms;       /* communicators that exist; under lock */
-    uint64_t comm_bytes; /* under lock */
-    list regions;        /* of mem_alloc; under lock */
+    list groups;                   /* under drive and lock to change, under one of them to walk */
+    list free_requests;            /* under lock */
+    int32_t comms;                 /* communicators that exist; under lock */
+    uint64_t comm_bytes;           /* under lock */
+    list regions;                  /* of mem_alloc; under lock */
+    spoiled spoiled[MOST_SPOILED]; /* under lock */
     _Atomic uint64_t bytes_sent;
     _Atomic uint64_t bytes_received;
     _Atomic uint32_t breaks; /* groups that have broken so far */
@@ -204,6 +225,13 @@ psd_status group_error(psd_backend_group *g, char *text, size_t text_bytes);
 psd_status group_member_state(psd_backend_group *g, int32_t rank);
 void group_host_broke(void *owner, uint32_t id, psd_status status, int32_t culprit, const char *text);
 void group_free(psd_backend_group *g);
+
+/* ---- follow.c: streams that wait for operations. lock is held. */
+bool follow(psd_request *r, void *stream); /* false: out of memory */
+void follow_end(psd_request *r);
+void follow_spoil(psd_backend_group *g); /* the group has broken */
+/* PSD_OK, or what became of operations that the stream waited for; told once. */
+psd_status follow_take(psd_backend *b, const void *stream, char *why, size_t why_bytes);
 
 /* ---- request.c */
 psd_status request_start(psd_backend_group *g, const psd_op *op, psd_request **out);

@@ -15,6 +15,7 @@ static bool mark_broken(psd_backend_group *g, psd_status status, const char *tex
     snprintf(g->text, sizeof g->text, "%s", text);
     g->broken_at = psd_now_ns();
     atomic_store_explicit(&g->status, (int)status, memory_order_release);
+    follow_spoil(g);
     atomic_fetch_add(&g->backend->breaks, 1);
     engine_kick(g->backend);
     return true;
@@ -103,6 +104,7 @@ void group_free(psd_backend_group *g)
     free(g->members);
     free(g->sent);
     free(g->received);
+    free(g->followers);
     free(g);
 }
 
@@ -185,8 +187,12 @@ psd_status group_poll(psd_backend_group *g, char *why, size_t why_bytes)
     engine_lock_drive(b);
     if (g->stage == STAGE_LINKS && group_status(g) == PSD_OK) {
         status = b->host_ops->group_poll(g->host, why, why_bytes);
-        if (status == PSD_OK)
+        if (status == PSD_OK) {
             g->stage = STAGE_INIT;
+            pthread_mutex_lock(&b->lock);
+            engine_kick(b); /* for its deadlines and links while NCCL connects */
+            pthread_mutex_unlock(&b->lock);
+        }
     }
     if (status == PSD_OK) {
         (void)comm_drive(g, false);

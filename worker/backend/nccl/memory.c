@@ -72,6 +72,12 @@ static psd_status drain(psd_backend *b, cudaStream_t stream, psd_time_ns deadlin
         snprintf(why, why_bytes, "%s", libs_cuda_text(cuda, what, error, text, sizeof text));
         status = PSD_ERR_IO;
     }
+    if (status != PSD_ERR_TIMEOUT) {
+        pthread_mutex_lock(&b->lock);
+        psd_status aborted = follow_take(b, stream, why, why_bytes);
+        pthread_mutex_unlock(&b->lock);
+        status = aborted != PSD_OK ? aborted : status;
+    }
     if (event != NULL)
         (void)cuda->cudaEventDestroy(event);
     return status;

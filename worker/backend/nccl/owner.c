@@ -61,9 +61,25 @@ void engine_unlock_drive(psd_backend *b)
     pthread_mutex_unlock(&b->drive);
 }
 
+/* What the host links have brought, an abort perhaps: the host backend does not look by itself while it has no operation,
+ * but does for all groups when it is asked for one. What became of the one is group_error's to tell. */
+static void poll_links(psd_backend *b)
+{
+    char text[PSD_MAX_TEXT];
+    for (list *node = b->groups.next; node != &b->groups; node = node->next) {
+        psd_backend_group *host = LIST_ENTRY(node, psd_backend_group, node)->host;
+        if (host == NULL)
+            continue;
+        (void)b->host_ops->group_poll(host, text, sizeof text);
+        return;
+    }
+}
+
 bool engine_drive(psd_backend *b, bool thorough)
 {
     bool waits = false;
+    if (thorough)
+        poll_links(b);
     LIST_EACH(&b->groups, node, after)
     {
         waits = comm_drive(LIST_ENTRY(node, psd_backend_group, node), thorough) || waits;

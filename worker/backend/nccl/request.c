@@ -249,6 +249,8 @@ void request_finish(psd_request *r, psd_status status)
     list_remove(&r->node);
     r->result.status = status;
     bool detached = r->is_detached;
+    if (r->is_followed)
+        follow_end(r);
     g->active--;
     atomic_store_explicit(&r->is_done, true, memory_order_release);
     pthread_mutex_unlock(&b->lock);
@@ -357,6 +359,11 @@ psd_status request_stream_wait(psd_request *r, void *stream, psd_time_ns deadlin
     }
     if (is_done(r) && r->result.status != PSD_OK)
         return r->result.status;
+    pthread_mutex_lock(&b->lock);
+    bool followed = follow(r, stream);
+    pthread_mutex_unlock(&b->lock);
+    if (!followed)
+        return PSD_ERR_NOMEM;
     int before = device_enter(&b->device);
     cudaError_t error = b->libs.cuda.cudaStreamWaitEvent(stream, r->event, 0);
     device_leave(&b->device, before);
@@ -365,8 +372,5 @@ psd_status request_stream_wait(psd_request *r, void *stream, psd_time_ns deadlin
                    libs_cuda_text(&b->libs.cuda, "cudaStreamWaitEvent", error, text, sizeof text));
         return PSD_ERR_IO;
     }
-    pthread_mutex_lock(&b->lock);
-    r->is_followed = true;
-    pthread_mutex_unlock(&b->lock);
     return PSD_OK;
 }
