@@ -2,9 +2,9 @@
 NCCL_TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/gpu/test_nccl_*.c))
 NCCL_RAW   := $(BUILD)/tests/gpu/raw_nccl
 
-.PHONY: gpu-nccl gpu-nccl-test
+.PHONY: gpu-nccl
 ifeq ($(NCCL_FOUND),)
-gpu-nccl gpu-nccl-test:
+gpu-nccl:
 	@echo 'gpu-nccl: skipped: no headers of CUDA and NCCL (CUDA_HOME, NCCL_HOME)'
 else
 $(call obj,$(wildcard tests/gpu/*.c)): ALL_CFLAGS += $(NCCL_CPPFLAGS)
@@ -13,6 +13,5 @@ $(NCCL_TESTS): $(BUILD)/%: $(BUILD)/obj/%.o $(BUILD)/obj/tests/gpu/nccl_ranks.o 
 	$(call say,LD,$@)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LIBPSD_LIBS)
 gpu-nccl: $(NCCL_TESTS) $(NCCL_PLUGIN) $(GPUSIM_RT) $(GPUSIM_NCCL) ## tests of the NCCL backend over the device simulator
-gpu-nccl-test: gpu-nccl
-	@tests/run.sh $(BUILD) gpu
+tests-build gpu: $(NCCL_TESTS)
 endif

@@ -183,20 +183,28 @@ psd_status comm_state(psd_backend_group *g, char *why, size_t why_bytes)
 
 /* -------------------------------------------------------------------------------------------------- ending */
 
+/* Tells the other members what broke the group, without psd. */
+static void tell_members(psd_backend_group *g)
+{
+    if (g->host != NULL && group_status(g) != PSD_OK && !g->has_told)
+        g->backend->host_ops->group_abort(g->host, group_status(g), g->text);
+    g->has_told = true;
+}
+
 /* It is broken, or was closed before it was ready: all its ranks abort it. */
 static void abort_comm(psd_backend_group *g)
 {
     psd_backend *b = g->backend;
     atomic_store_explicit(&g->is_ready, false, memory_order_release);
-    if (g->host != NULL && group_status(g) != PSD_OK)
-        b->host_ops->group_abort(g->host, group_status(g),
-                                 g->text); /* tells the other members, without psd */
+    tell_members(g);
     if (g->comm == NULL && g->stream == NULL) {
         g->stage = STAGE_OVER;
         if (g->begun != 0)
             uncount_comm(g);
         return;
     }
+    engine_log(b, PSD_LOG_INFO, "group %u, rank %d: its communicator is aborted%s%s", g->id, g->rank,
+               group_status(g) != PSD_OK ? ": " : "", g->text);
     g->stage = STAGE_FAREWELL;
     farewell_begin(g, true, psd_deadline_ns(psd_now_ns(), b->abort_ms));
 }
@@ -207,6 +215,7 @@ static void finalize(psd_backend_group *g)
 {
     char text[LIBS_TEXT];
     atomic_store_explicit(&g->is_ready, false, memory_order_release);
+    g->finalize_deadline = group_status(g) == PSD_OK ? PSD_NEVER : psd_now_ns() + STOPPED_NS;
     ncclResult_t result = g->backend->libs.nccl.ncclCommFinalize(g->comm);
     if (result == ncclSuccess || result == ncclInProgress) {
         g->stage = STAGE_FINALIZE;
@@ -222,7 +231,7 @@ static void await_finalized(psd_backend_group *g, psd_time_ns now)
     psd_backend *b = g->backend;
     char text[LIBS_TEXT];
     ncclResult_t state = ask(g);
-    if (state == ncclInProgress && now < atomic_load(&b->stop_deadline))
+    if (state == ncclInProgress && now < atomic_load(&b->stop_deadline) && now < g->finalize_deadline)
         return;
     if (state == ncclSuccess) {
         g->stage = STAGE_FAREWELL;
@@ -327,6 +336,28 @@ static bool drive_stage(psd_backend_group *g, psd_time_ns now)
     return waits;
 }
 
+/* The job was stopped and no operation is in flight: the communicator is as good as ever, and is finalized when the group
+ * is closed, for which ranks that left before may be waiting. */
+static bool may_end_in_order(psd_backend_group *g)
+{
+    if (g->stage != STAGE_READY || group_status(g) != PSD_ERR_STOPPED)
+        return false;
+    pthread_mutex_lock(&g->backend->lock);
+    bool is_idle = g->active == 0;
+    pthread_mutex_unlock(&g->backend->lock);
+    return is_idle;
+}
+
+static void drive_broken(psd_backend_group *g)
+{
+    if (!may_end_in_order(g)) {
+        abort_comm(g);
+        return;
+    }
+    atomic_store_explicit(&g->is_ready, false, memory_order_release);
+    tell_members(g);
+}
+
 bool comm_drive(psd_backend_group *g, bool thorough)
 {
     psd_time_ns now = psd_now_ns();
@@ -339,7 +370,7 @@ bool comm_drive(psd_backend_group *g, bool thorough)
     }
     bool broken = group_status(g) != PSD_OK;
     if (broken && g->stage < STAGE_FINALIZE)
-        abort_comm(g);
+        drive_broken(g);
     bool waits = drive_stage(g, now);
     if (group_status(g) != PSD_OK && g->stage == STAGE_OVER)
         pump_fail(g);

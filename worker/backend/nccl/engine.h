@@ -29,8 +29,9 @@
 #define MOST_FLYING                                                                                          \
     256 /* operations of a communicator on the device: more would fill the stream's queue and block */
 #define HOLD_NS         (PSD_NS_PER_MS / 5) /* how long a lone send or receive waits for others to go with it */
-#define CLOSE_NS        (10 * PSD_NS_PER_S)   /* for all communicators to end when the context ends */
+#define CLOSE_NS        (5 * PSD_NS_PER_S)    /* for all communicators to end when the context ends */
 #define MEMBER_CHECK_NS (100 * PSD_NS_PER_MS) /* between two looks for members that give up the opening */
+#define STOPPED_NS      (2 * PSD_NS_PER_S)    /* for the others to close what a stop of the job has broken */
 #define ASYNC_CHECK_NS                                                                                       \
     (PSD_NS_PER_MS) /* between two looks for an error of a communicator with work on the device */
 #define ABORT_MS_DEFAULT 10000
@@ -114,6 +115,8 @@ struct psd_backend_group {
     list flying;      /* on the device, in the stream's order */
     int32_t flying_count;
     psd_time_ns next_async_check;
+    psd_time_ns finalize_deadline;
+    bool has_told; /* the members, that it is broken */
     psd_time_ns next_member_check;
     psd_time_ns begun;    /* of ncclCommInitRankConfig */
     uint64_t free_before; /* device memory */

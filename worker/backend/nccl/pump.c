@@ -220,7 +220,7 @@ bool pump(psd_backend_group *g, psd_time_ns now)
     } while (group_status(g) == PSD_OK && issue(g, now, &is_held));
     if (group_status(g) == PSD_OK)
         look_for_async_error(g, now);
-    return g->in_progress || is_held || group_status(g) != PSD_OK;
+    return g->in_progress || is_held;
 }
 
 /* ------------------------------------------------------------------------------------------------ bad ends */
