@@ -3,7 +3,8 @@
  * One thread at a time drives; other waiters sleep on a condition variable until their request is complete or
  * they must take over. The progress thread costs a caller nothing per call: while calls come it only looks,
  * at every tick, whether operations are in flight that no call has touched since the last tick, and then
- * drives until a caller waits again. */
+ * drives until a caller waits again. Ticks are short while it finds such operations: blocking calls leave none.
+ * Where it has no core of its own, it spins little: the program computes there. */
 #include "worker/backend/host/engine.h"
 
 #include <errno.h>
@@ -14,21 +15,25 @@
 #include <time.h>
 #include <unistd.h>
 
-#define TICK_NS         (500 * INT64_C(1000))
-#define IDLE_TICKS      20 /* without a call, until the progress thread goes to sleep */
-#define SPIN_NS         (50 * INT64_C(1000))
-#define PAUSE_NS        (2 * INT64_C(1000)) /* the first part of it without giving the core away */
-#define SPIN_CROWDED_NS (5 * INT64_C(1000)) /* with more ranks than cores */
-#define SHARED_NS       1500                /* a yield of this long gave the core to somebody */
-#define SHARED_WEIGHT   8                   /* not every yield does, though somebody waits */
-#define SHARED_MOST     128
-#define POLLS_PER_LOOK  64 /* polls of links, to one that asks the kernel */
-#define GLANCES         32 /* at the links, to one look at the clock */
+#define TICK_NS        (500 * INT64_C(1000))
+#define TICK_BUSY_NS   (100 * INT64_C(1000)) /* while the program leaves operations to the progress thread */
+#define BUSY_TICKS     50                    /* without such an operation, until they are long again */
+#define IDLE_NS        (10 * PSD_NS_PER_MS)  /* without a call, until the progress thread goes to sleep */
+#define SPIN_NS        (50 * INT64_C(1000))
+#define PAUSE_NS       (2 * INT64_C(1000)) /* the first part of it without giving the core away */
+#define SPIN_SHORT_NS  (5 * INT64_C(1000)) /* where others need the core */
+#define SHARED_NS      1500                /* a yield of this long gave the core to somebody */
+#define SHARED_WEIGHT  8                   /* not every yield does, though somebody waits */
+#define SHARED_MOST    128
+#define POLLS_PER_LOOK 64 /* polls of links, to one that asks the kernel */
+#define GLANCES        32 /* at the links, to one look at the clock */
 
 typedef struct spin {
     psd_time_ns now;   /* when the clock was read last */
     psd_time_ns since; /* the last progress; 0: not idle */
     uint32_t polls;
+    bool is_short;  /* spins little */
+    bool is_thread; /* it is the progress thread who drives */
     bool is_crowded;
     bool has_slept;
 } spin;
@@ -54,7 +59,7 @@ static void glance(engine *e)
     }
 }
 
-bool progress_is_crowded(const engine *e)
+static uint32_t ranks_here(const engine *e)
 {
     uint32_t ranks = 1;
     for (const list *node = e->peers.next; node != &e->peers; node = node->next) {
@@ -63,7 +68,12 @@ bool progress_is_crowded(const engine *e)
         if (!p->is_broken && may_be_here)
             ranks++;
     }
-    return ranks > e->cores;
+    return ranks;
+}
+
+bool progress_is_crowded(const engine *e)
+{
+    return ranks_here(e) > e->cores;
 }
 
 /* Gives the lock to those who ask for it: a mutex by itself is not fair. */
@@ -135,13 +145,15 @@ static void drive(engine *e, spin *s, psd_time_ns deadline)
     request_see(e, now);
     if (s->since == 0) {
         s->since = now;
-        s->is_crowded = progress_is_crowded(e);
+        uint32_t ranks = ranks_here(e);
+        s->is_crowded = ranks > e->cores;
+        s->is_short = s->is_crowded || (s->is_thread && 2 * ranks > e->cores);
     }
     if (now >= e->next_timer) {
         engine_timers(e, now);
         return;
     }
-    if (now - s->since < (s->is_crowded ? SPIN_CROWDED_NS : SPIN_NS) && now < deadline) {
+    if (now - s->since < (s->is_short ? SPIN_SHORT_NS : SPIN_NS) && now < deadline) {
         if (!s->is_crowded && now - s->since <= PAUSE_NS)
             glance(e);
         else
@@ -241,7 +253,7 @@ psd_status progress_wait(engine *e, bool (*is_met)(void *), void *arg, psd_time_
 
 static void drive_alone(engine *e)
 {
-    spin s = {0};
+    spin s = {.is_thread = true};
     e->has_driver = true;
     e->progress = PROGRESS_DRIVING;
     while (!e->stop && e->waiters == 0 && has_work(e))
@@ -276,14 +288,18 @@ static void listen_in_net(engine *e)
 static void *progress_main(void *arg)
 {
     engine *e = arg;
-    uint32_t idle_ticks = IDLE_TICKS;
+    uint32_t busy_ticks = 0;
+    psd_time_ns idle = IDLE_NS;
+    psd_time_ns tick = 0;
     engine_lock(e);
     uint32_t seen = e->calls;
     while (!e->stop) {
         bool was_called = e->calls != seen;
         seen = e->calls;
-        idle_ticks = was_called ? 0 : idle_ticks + 1;
+        idle = was_called ? 0 : idle + tick;
+        busy_ticks -= busy_ticks > 0;
         if (e->waiters == 0 && has_work(e)) {
+            busy_ticks = BUSY_TICKS;
             if (was_called)
                 (void)engine_poll(e, false);
             else
@@ -291,14 +307,15 @@ static void *progress_main(void *arg)
         }
         if (e->stop)
             break;
-        if (idle_ticks < IDLE_TICKS) {
+        tick = busy_ticks > 0 ? TICK_BUSY_NS : TICK_NS;
+        if (idle < IDLE_NS) {
             e->progress = PROGRESS_TICKING;
-            sleep_until_woken(e, &e->progress_wake, psd_now_ns() + TICK_NS);
+            sleep_until_woken(e, &e->progress_wake, psd_now_ns() + tick);
         } else if (e->waiters == 0 && !list_empty(&e->groups)) {
-            idle_ticks = IDLE_TICKS;
+            idle = IDLE_NS;
             listen_in_net(e);
         } else {
-            idle_ticks = IDLE_TICKS;
+            idle = IDLE_NS;
             e->progress = PROGRESS_PARKED;
             sleep_until_woken(e, &e->progress_wake, PSD_NEVER);
         }
