@@ -39,6 +39,10 @@ static const char *const names[] = {
     [PSD_MSG_QUERY] = "query",
     [PSD_MSG_REPLY] = "reply",
     [PSD_MSG_CANCEL] = "cancel",
+    [PSD_MSG_STUCK] = "stuck",
+    [PSD_MSG_SNAPSHOT_ASK] = "snapshot_ask",
+    [PSD_MSG_SNAPSHOT] = "snapshot",
+    [PSD_MSG_INCIDENT] = "incident",
 };
 
 _Static_assert(sizeof names / sizeof names[0] == PSD_MSG_TYPES, "every message type has a name");

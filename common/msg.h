@@ -12,7 +12,7 @@
 
 #include "common/psd_types.h"
 
-#define PSD_PROTOCOL_VERSION 1
+#define PSD_PROTOCOL_VERSION 2
 #define PSD_MAX_WORLD        (1 << 20) /* ranks of a job */
 #define PSD_MAX_ADDR         192       /* a backend's address, text */
 #define PSD_MAX_TOKEN        256       /* a backend's group token, bytes */
@@ -20,6 +20,10 @@
 #define PSD_MAX_SITE         48        /* "file.c:123", the tail of the path */
 #define PSD_MAX_FRAME        (1 << 20) /* bytes of one control message */
 #define PSD_MAX_PARAMS       65536     /* parameters of a table */
+#define PSD_MAX_SNAP_OPS     4096      /* operations, and threads, of a rank's snapshot */
+#define PSD_MAX_SNAP_THREADS 256
+#define PSD_MAX_INCIDENT     2048 /* rows of an incident, text */
+#define PSD_INCIDENT_GROUPS  16
 
 typedef enum psd_msg_type {
     PSD_MSG_NONE = 0,
@@ -62,6 +66,13 @@ typedef enum psd_msg_type {
     PSD_MSG_REPLY,
     /* worker to psd: its caller no longer waits for this request; no body */
     PSD_MSG_CANCEL,
+    /* worker to psd: a thread has waited longer than it should have to; no body */
+    PSD_MSG_STUCK,
+    /* psd to worker, and back */
+    PSD_MSG_SNAPSHOT_ASK,
+    PSD_MSG_SNAPSHOT,
+    /* psd to itself, through its journal */
+    PSD_MSG_INCIDENT,
     PSD_MSG_TYPES,
 } psd_msg_type;
 
@@ -276,8 +287,69 @@ typedef struct psd_msg_stop {
     char text[PSD_MAX_TEXT];
 } psd_msg_stop;
 
+/* What a rank's threads wait for; see server/core/waits.h, which the core makes of it. */
+typedef struct psd_snap_thread {
+    uint32_t id;
+    uint64_t wait_seq; /* of the thread's waits */
+    int64_t waiting_ns;
+    bool is_blocked; /* else it runs, as far as psd can see */
+    bool any;        /* waits for any of the works; else for all */
+    bool is_partial; /* and for others that are not named */
+    uint32_t work_count;
+    const uint32_t *works; /* units */
+} psd_snap_thread;
+
+/* An operation that is not complete. */
+typedef struct psd_snap_op {
+    uint32_t unit; /* the call that posted it: a batch has several operations */
+    uint8_t kind;  /* psd_op_kind, never BATCH */
+    uint8_t dtype;
+    uint8_t redop;
+    bool is_matched; /* its data moves */
+    uint32_t group;
+    int32_t peer; /* group rank; -1: any source, or none */
+    int32_t root; /* group rank; -1: none */
+    int32_t tag;  /* -1: any */
+    uint64_t ordinal;
+    int64_t count;
+    uint32_t line;
+    char file[PSD_MAX_SITE];
+    char name[PSD_MAX_NAME];
+} psd_snap_op;
+
+/* SNAPSHOT_ASK uses only `round`. */
+typedef struct psd_msg_snapshot {
+    uint64_t round;   /* the question's */
+    uint64_t moved;   /* changes whenever this rank starts, completes, sends or receives anything */
+    bool report_only; /* PSD_ON_HANG=report: no group is to be aborted */
+    uint32_t thread_count;
+    const psd_snap_thread *threads; /* that have used the context */
+    uint32_t unit_count;
+    uint32_t op_count;
+    const psd_snap_op *ops; /* by unit, in the order in which they were posted */
+    uint32_t group_count;
+    const uint32_t *groups;
+    const uint64_t *started; /* collectives, by group */
+    uint32_t peer_count;
+    const uint32_t *peers;    /* world ranks, ascending */
+    const uint64_t *sent;     /* messages on the link to each */
+    const uint64_t *received; /* and from it */
+} psd_msg_snapshot;
+
+/* A diagnosed hang. Rows are lines with the fields of the view `why`, separated by tabs. */
+typedef struct psd_msg_incident {
+    uint32_t kind; /* waits_class of server/core/waits.h */
+    bool report_only;
+    uint64_t key; /* equal for the same hang */
+    int32_t culprit;
+    uint32_t group_count;
+    uint32_t groups[PSD_INCIDENT_GROUPS]; /* to be aborted, unless report_only */
+    char text[PSD_MAX_TEXT];
+    char rows[PSD_MAX_INCIDENT];
+} psd_msg_incident;
+
 /* A question of psctl: `view` is status, ranks, groups, plans, ops, tables, events, version; or the
- * command stop. Rows come in pages: ask again with `after` = the reply's `next` until that is 0. */
+ * command stop; why, incidents, incident; and the command ack/ID. Rows come in pages: ask again with `after` = the reply's `next` until that is 0. */
 typedef struct psd_msg_query {
     char view[24];
     char job[PSD_MAX_NAME]; /* "": all jobs */
@@ -338,6 +410,8 @@ typedef struct psd_msg {
         psd_msg_table table;           /* TABLE_READY, TABLE_PROGRESS, TABLE_CLOSE, TABLE_FREE */
         psd_msg_bye bye;
         psd_msg_stop stop;
+        psd_msg_snapshot snapshot; /* SNAPSHOT_ASK, SNAPSHOT */
+        psd_msg_incident incident;
         psd_msg_query query;
         psd_msg_reply reply;
     } u;

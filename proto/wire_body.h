@@ -41,7 +41,10 @@
     X(TABLE_FREE, table_free, table)                                                                         \
     X(STOP, stop, stop)                                                                                      \
     X(QUERY, query, query)                                                                                   \
-    X(REPLY, reply, reply)
+    X(REPLY, reply, reply)                                                                                   \
+    X(SNAPSHOT_ASK, snapshot_ask, snapshot)                                                                  \
+    X(SNAPSHOT, snapshot, snapshot)                                                                          \
+    X(INCIDENT, incident, incident)
 
 #define PSD_WIRE_MAGIC   UINT32_C(0x647370) /* the bytes "psd", little-endian */
 #define PSD_WIRE_VERSION (PSD_WIRE_MAGIC | (uint32_t)PSD_PROTOCOL_VERSION << 24)

@@ -383,6 +383,120 @@ static bool read_reply(psd_reader *r, const Psdpb__Reply *in, psd_msg_reply *out
     return true;
 }
 
+static bool read_snap_thread(psd_reader *r, const Psdpb__SnapThread *in, uint32_t units, psd_snap_thread *out)
+{
+    if (!psd_read_unsigned(r, "snapshot.threads.waiting_ns", in->waiting_ns, INT64_MAX) ||
+        !psd_read_below(r, "snapshot.threads.works", in->works, in->n_works, units))
+        return false;
+    out->id = in->id;
+    out->wait_seq = in->wait_seq;
+    out->waiting_ns = (int64_t)in->waiting_ns;
+    out->is_blocked = in->is_blocked;
+    out->any = in->any;
+    out->is_partial = in->is_partial;
+    out->work_count = (uint32_t)in->n_works;
+    out->works = in->works;
+    return true;
+}
+
+static bool read_snap_op(psd_reader *r, const Psdpb__SnapOp *in, psd_snap_op *out)
+{
+    if (!psd_read_range(r, "snapshot.ops.kind", in->kind, PSD_OP_SEND, PSD_OP_BARRIER) ||
+        (in->kind == PSD_OP_BATCH && !psd_read_fail(r, PSD_ERR_FORMAT, "snapshot.ops.kind", "is batch")) ||
+        !psd_read_range(r, "snapshot.ops.dtype", in->dtype, 0, PSD_F8E5M2) ||
+        !psd_read_range(r, "snapshot.ops.redop", in->redop, 0, PSD_BXOR) ||
+        !psd_read_range(r, "snapshot.ops.peer", in->peer, -1, PSD_MAX_WORLD - 1) ||
+        !psd_read_range(r, "snapshot.ops.count", in->count, 0, INT64_MAX) ||
+        !psd_read_range(r, "snapshot.ops.tag", in->tag, -1, INT32_MAX) ||
+        !psd_read_text(r, "snapshot.ops.file", in->file, out->file, sizeof out->file) ||
+        !psd_read_text(r, "snapshot.ops.name", in->name, out->name, sizeof out->name))
+        return false;
+    out->unit = in->unit;
+    out->kind = (uint8_t)in->kind;
+    out->dtype = (uint8_t)in->dtype;
+    out->redop = (uint8_t)in->redop;
+    out->is_matched = in->is_matched;
+    out->group = in->group;
+    out->peer = in->peer;
+    out->root = in->root;
+    out->tag = in->tag;
+    out->ordinal = in->ordinal;
+    out->count = in->count;
+    out->line = in->line;
+    return true;
+}
+
+static bool read_snap_lists(psd_reader *r, const Psdpb__Snapshot *in, psd_msg_snapshot *out)
+{
+    psd_snap_thread *threads = psd_read_array(r, "snapshot.threads", in->n_threads, sizeof *threads);
+    psd_snap_op *ops = psd_read_array(r, "snapshot.ops", in->n_ops, sizeof *ops);
+    if (threads == NULL || ops == NULL)
+        return false;
+    memset(threads, 0, in->n_threads * sizeof *threads);
+    memset(ops, 0, in->n_ops * sizeof *ops);
+    for (size_t i = 0; i < in->n_threads; i++)
+        if (!read_snap_thread(r, in->threads[i], in->units, &threads[i]))
+            return false;
+    uint32_t next = 0; /* unit */
+    for (size_t i = 0; i < in->n_ops; i++) {
+        if (!read_snap_op(r, in->ops[i], &ops[i]) ||
+            !psd_read_range(r, "snapshot.ops.unit", ops[i].unit, next > 0 ? next - 1 : 0, next))
+            return false;
+        next = ops[i].unit + 1;
+    }
+    if (!psd_read_same(r, "snapshot.units", in->units, next))
+        return false;
+    out->thread_count = (uint32_t)in->n_threads;
+    out->threads = threads;
+    out->unit_count = next;
+    out->op_count = (uint32_t)in->n_ops;
+    out->ops = ops;
+    return true;
+}
+
+static bool read_snapshot(psd_reader *r, const Psdpb__Snapshot *in, psd_msg_snapshot *out)
+{
+    if (!psd_read_range(r, "snapshot.threads", (int64_t)in->n_threads, 0, PSD_MAX_SNAP_THREADS) ||
+        !psd_read_range(r, "snapshot.ops", (int64_t)in->n_ops, 0, PSD_MAX_SNAP_OPS) ||
+        !psd_read_same(r, "snapshot.started", in->n_started, in->n_groups) ||
+        !psd_read_below(r, "snapshot.peers", in->peers, in->n_peers, PSD_MAX_WORLD) ||
+        !psd_read_same(r, "snapshot.sent", in->n_sent, in->n_peers) ||
+        !psd_read_same(r, "snapshot.received", in->n_received, in->n_peers))
+        return false;
+    for (size_t i = 1; i < in->n_peers; i++)
+        if (in->peers[i - 1] >= in->peers[i])
+            return psd_read_fail(r, PSD_ERR_FORMAT, "snapshot.peers", "do not ascend");
+    out->round = in->round;
+    out->moved = in->moved;
+    out->report_only = in->report_only;
+    out->group_count = (uint32_t)in->n_groups;
+    out->groups = in->groups;
+    out->started = in->started;
+    out->peer_count = (uint32_t)in->n_peers;
+    out->peers = in->peers;
+    out->sent = in->sent;
+    out->received = in->received;
+    return read_snap_lists(r, in, out);
+}
+
+static bool read_incident(psd_reader *r, const Psdpb__Incident *in, psd_msg_incident *out)
+{
+    if (!psd_read_range(r, "incident.kind", in->kind, 0, UINT8_MAX) ||
+        !psd_read_range(r, "incident.culprit", in->culprit, -1, PSD_MAX_WORLD - 1) ||
+        !psd_read_range(r, "incident.groups", (int64_t)in->n_groups, 0, PSD_INCIDENT_GROUPS) ||
+        !psd_read_text(r, "incident.text", in->text, out->text, sizeof out->text) ||
+        !psd_read_text(r, "incident.rows", in->rows, out->rows, sizeof out->rows))
+        return false;
+    out->kind = in->kind;
+    out->report_only = in->report_only;
+    out->key = in->key;
+    out->culprit = in->culprit;
+    out->group_count = (uint32_t)in->n_groups;
+    for (size_t i = 0; i < in->n_groups; i++)
+        out->groups[i] = in->groups[i];
+    return true;
+}
+
 static bool read_body(psd_reader *r, const Psdpb__Envelope *in, psd_msg *out)
 {
     switch (in->body_case) {
@@ -400,6 +514,9 @@ static bool read_body(psd_reader *r, const Psdpb__Envelope *in, psd_msg *out)
         return true;
     case PSDPB__ENVELOPE__BODY_CANCEL:
         out->type = PSD_MSG_CANCEL;
+        return true;
+    case PSDPB__ENVELOPE__BODY_STUCK:
+        out->type = PSD_MSG_STUCK;
         return true;
     default:
         return psd_read_fail(r, PSD_ERR_FORMAT, "body", "is none that this version knows");

@@ -31,6 +31,8 @@ typedef union body {
     Psdpb__Stop stop;
     Psdpb__Query query;
     Psdpb__Reply reply;
+    Psdpb__Snapshot snapshot;
+    Psdpb__Incident incident;
     Psdpb__Nothing nothing;
 } body;
 
@@ -456,6 +458,97 @@ static bool write_reply(writer *w, const psd_msg_reply *in, Psdpb__Reply *out)
     return true;
 }
 
+static bool write_snap_threads(writer *w, const psd_msg_snapshot *in, Psdpb__Snapshot *out)
+{
+    Psdpb__SnapThread *threads = scratch(w, in->thread_count, sizeof *threads);
+    out->threads = scratch(w, in->thread_count, sizeof *out->threads);
+    if (threads == NULL || out->threads == NULL)
+        return false;
+    out->n_threads = in->thread_count;
+    for (uint32_t i = 0; i < in->thread_count; i++) {
+        const psd_snap_thread *from = &in->threads[i];
+        psdpb__snap_thread__init(&threads[i]);
+        threads[i].id = from->id;
+        threads[i].wait_seq = from->wait_seq;
+        threads[i].waiting_ns = (uint64_t)from->waiting_ns;
+        threads[i].is_blocked = from->is_blocked;
+        threads[i].any = from->any;
+        threads[i].is_partial = from->is_partial;
+        threads[i].n_works = from->work_count;
+        threads[i].works = numbers_of(from->works);
+        out->threads[i] = &threads[i];
+    }
+    return true;
+}
+
+static bool write_snap_ops(writer *w, const psd_msg_snapshot *in, Psdpb__Snapshot *out)
+{
+    Psdpb__SnapOp *ops = scratch(w, in->op_count, sizeof *ops);
+    out->ops = scratch(w, in->op_count, sizeof *out->ops);
+    if (ops == NULL || out->ops == NULL)
+        return false;
+    out->n_ops = in->op_count;
+    for (uint32_t i = 0; i < in->op_count; i++) {
+        const psd_snap_op *from = &in->ops[i];
+        psdpb__snap_op__init(&ops[i]);
+        ops[i].unit = from->unit;
+        ops[i].kind = from->kind;
+        ops[i].dtype = from->dtype;
+        ops[i].redop = from->redop;
+        ops[i].is_matched = from->is_matched;
+        ops[i].group = from->group;
+        ops[i].peer = from->peer;
+        ops[i].root = from->root;
+        ops[i].tag = from->tag;
+        ops[i].ordinal = from->ordinal;
+        ops[i].count = from->count;
+        ops[i].line = from->line;
+        ops[i].file = TEXT(from->file);
+        ops[i].name = TEXT(from->name);
+        out->ops[i] = &ops[i];
+    }
+    return true;
+}
+
+static bool write_snapshot(writer *w, const psd_msg_snapshot *in, Psdpb__Snapshot *out)
+{
+    if (in->thread_count > PSD_MAX_SNAP_THREADS || in->op_count > PSD_MAX_SNAP_OPS ||
+        in->group_count > PSD_MAX_WORLD || in->peer_count > PSD_MAX_WORLD)
+        return fail(w, PSD_ERR_LIMIT);
+    psdpb__snapshot__init(out);
+    out->round = in->round;
+    out->moved = in->moved;
+    out->report_only = in->report_only;
+    out->units = in->unit_count;
+    out->n_groups = in->group_count;
+    out->groups = numbers_of(in->groups);
+    out->n_started = in->group_count;
+    out->started = longs_of(in->started);
+    out->n_peers = in->peer_count;
+    out->peers = numbers_of(in->peers);
+    out->n_sent = in->peer_count;
+    out->sent = longs_of(in->sent);
+    out->n_received = in->peer_count;
+    out->received = longs_of(in->received);
+    return write_snap_threads(w, in, out) && write_snap_ops(w, in, out);
+}
+
+static bool write_incident(writer *w, const psd_msg_incident *in, Psdpb__Incident *out)
+{
+    if (in->group_count > PSD_INCIDENT_GROUPS)
+        return fail(w, PSD_ERR_LIMIT);
+    psdpb__incident__init(out);
+    out->kind = in->kind;
+    out->report_only = in->report_only;
+    out->key = in->key;
+    out->culprit = in->culprit;
+    out->n_groups = in->group_count;
+    out->groups = numbers_of(in->groups);
+    out->text = TEXT(in->text);
+    out->rows = TEXT(in->rows);
+    return true;
+}
+
 static bool write_body(writer *w, const psd_msg *msg, body *b, Psdpb__Envelope *out)
 {
     switch (msg->type) {
@@ -480,6 +573,11 @@ static bool write_body(writer *w, const psd_msg *msg, body *b, Psdpb__Envelope *
         psdpb__nothing__init(&b->nothing);
         out->body_case = PSDPB__ENVELOPE__BODY_CANCEL;
         out->cancel = &b->nothing;
+        return true;
+    case PSD_MSG_STUCK:
+        psdpb__nothing__init(&b->nothing);
+        out->body_case = PSDPB__ENVELOPE__BODY_STUCK;
+        out->stuck = &b->nothing;
         return true;
     case PSD_MSG_NONE:
     case PSD_MSG_TYPES:

@@ -150,7 +150,13 @@ static void step_pending(psd_daemon *daemon)
 {
     for (size_t i = 0; i < daemon->pending_count; i++) {
         psd_journal_row row = {.event = daemon->pending[i]};
+        psd_wire_buffer frame = {0};
+        if (row.event.msg != NULL && psd_wire_encode(row.event.msg, &frame) == PSD_OK) {
+            row.frame = frame.data; /* the core's own message, for the journal */
+            row.frame_bytes = frame.bytes;
+        }
         step_one(daemon, &row);
+        psd_wire_buffer_free(&frame);
     }
     daemon->pending_count = 0;
 }

@@ -16,7 +16,7 @@ typedef struct psd_journal psd_journal;
 /* An event as it was written. Pointers are borrowed for the call. */
 typedef struct psd_journal_row {
     psd_event event;   /* without msg and compiled, which a replay makes again */
-    const void *frame; /* MSG: as it came from the peer */
+    const void *frame; /* MSG: as it came from the peer; INCIDENT */
     size_t frame_bytes;
 } psd_journal_row;
 

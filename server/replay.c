@@ -15,7 +15,7 @@ static psd_status replay_row(void *arg, const psd_journal_row *row)
     psd_msg_box *box = NULL;
     char why[128] = "";
     psd_status status = PSD_OK;
-    if (event.type == PSD_EVENT_MSG) {
+    if (event.type == PSD_EVENT_MSG || event.type == PSD_EVENT_INCIDENT) {
         status = psd_wire_decode(row->frame, row->frame_bytes, &box, why, sizeof(why));
         event.msg = status == PSD_OK ? &box->msg : NULL;
     }

@@ -1042,7 +1042,187 @@ void   psdpb__reply__free_unpacked
   assert(message->base.descriptor == &psdpb__reply__descriptor);
   protobuf_c_message_free_unpacked ((ProtobufCMessage*)message, allocator);
 }
-static const ProtobufCFieldDescriptor psdpb__envelope__field_descriptors[40] =
+void   psdpb__snap_thread__init
+                     (Psdpb__SnapThread         *message)
+{
+  static const Psdpb__SnapThread init_value = PSDPB__SNAP_THREAD__INIT;
+  *message = init_value;
+}
+size_t psdpb__snap_thread__get_packed_size
+                     (const Psdpb__SnapThread *message)
+{
+  assert(message->base.descriptor == &psdpb__snap_thread__descriptor);
+  return protobuf_c_message_get_packed_size ((const ProtobufCMessage*)(message));
+}
+size_t psdpb__snap_thread__pack
+                     (const Psdpb__SnapThread *message,
+                      uint8_t       *out)
+{
+  assert(message->base.descriptor == &psdpb__snap_thread__descriptor);
+  return protobuf_c_message_pack ((const ProtobufCMessage*)message, out);
+}
+size_t psdpb__snap_thread__pack_to_buffer
+                     (const Psdpb__SnapThread *message,
+                      ProtobufCBuffer *buffer)
+{
+  assert(message->base.descriptor == &psdpb__snap_thread__descriptor);
+  return protobuf_c_message_pack_to_buffer ((const ProtobufCMessage*)message, buffer);
+}
+Psdpb__SnapThread *
+       psdpb__snap_thread__unpack
+                     (ProtobufCAllocator  *allocator,
+                      size_t               len,
+                      const uint8_t       *data)
+{
+  return (Psdpb__SnapThread *)
+     protobuf_c_message_unpack (&psdpb__snap_thread__descriptor,
+                                allocator, len, data);
+}
+void   psdpb__snap_thread__free_unpacked
+                     (Psdpb__SnapThread *message,
+                      ProtobufCAllocator *allocator)
+{
+  if(!message)
+    return;
+  assert(message->base.descriptor == &psdpb__snap_thread__descriptor);
+  protobuf_c_message_free_unpacked ((ProtobufCMessage*)message, allocator);
+}
+void   psdpb__snap_op__init
+                     (Psdpb__SnapOp         *message)
+{
+  static const Psdpb__SnapOp init_value = PSDPB__SNAP_OP__INIT;
+  *message = init_value;
+}
+size_t psdpb__snap_op__get_packed_size
+                     (const Psdpb__SnapOp *message)
+{
+  assert(message->base.descriptor == &psdpb__snap_op__descriptor);
+  return protobuf_c_message_get_packed_size ((const ProtobufCMessage*)(message));
+}
+size_t psdpb__snap_op__pack
+                     (const Psdpb__SnapOp *message,
+                      uint8_t       *out)
+{
+  assert(message->base.descriptor == &psdpb__snap_op__descriptor);
+  return protobuf_c_message_pack ((const ProtobufCMessage*)message, out);
+}
+size_t psdpb__snap_op__pack_to_buffer
+                     (const Psdpb__SnapOp *message,
+                      ProtobufCBuffer *buffer)
+{
+  assert(message->base.descriptor == &psdpb__snap_op__descriptor);
+  return protobuf_c_message_pack_to_buffer ((const ProtobufCMessage*)message, buffer);
+}
+Psdpb__SnapOp *
+       psdpb__snap_op__unpack
+                     (ProtobufCAllocator  *allocator,
+                      size_t               len,
+                      const uint8_t       *data)
+{
+  return (Psdpb__SnapOp *)
+     protobuf_c_message_unpack (&psdpb__snap_op__descriptor,
+                                allocator, len, data);
+}
+void   psdpb__snap_op__free_unpacked
+                     (Psdpb__SnapOp *message,
+                      ProtobufCAllocator *allocator)
+{
+  if(!message)
+    return;
+  assert(message->base.descriptor == &psdpb__snap_op__descriptor);
+  protobuf_c_message_free_unpacked ((ProtobufCMessage*)message, allocator);
+}
+void   psdpb__snapshot__init
+                     (Psdpb__Snapshot         *message)
+{
+  static const Psdpb__Snapshot init_value = PSDPB__SNAPSHOT__INIT;
+  *message = init_value;
+}
+size_t psdpb__snapshot__get_packed_size
+                     (const Psdpb__Snapshot *message)
+{
+  assert(message->base.descriptor == &psdpb__snapshot__descriptor);
+  return protobuf_c_message_get_packed_size ((const ProtobufCMessage*)(message));
+}
+size_t psdpb__snapshot__pack
+                     (const Psdpb__Snapshot *message,
+                      uint8_t       *out)
+{
+  assert(message->base.descriptor == &psdpb__snapshot__descriptor);
+  return protobuf_c_message_pack ((const ProtobufCMessage*)message, out);
+}
+size_t psdpb__snapshot__pack_to_buffer
+                     (const Psdpb__Snapshot *message,
+                      ProtobufCBuffer *buffer)
+{
+  assert(message->base.descriptor == &psdpb__snapshot__descriptor);
+  return protobuf_c_message_pack_to_buffer ((const ProtobufCMessage*)message, buffer);
+}
+Psdpb__Snapshot *
+       psdpb__snapshot__unpack
+                     (ProtobufCAllocator  *allocator,
+                      size_t               len,
+                      const uint8_t       *data)
+{
+  return (Psdpb__Snapshot *)
+     protobuf_c_message_unpack (&psdpb__snapshot__descriptor,
+                                allocator, len, data);
+}
+void   psdpb__snapshot__free_unpacked
+                     (Psdpb__Snapshot *message,
+                      ProtobufCAllocator *allocator)
+{
+  if(!message)
+    return;
+  assert(message->base.descriptor == &psdpb__snapshot__descriptor);
+  protobuf_c_message_free_unpacked ((ProtobufCMessage*)message, allocator);
+}
+void   psdpb__incident__init
+                     (Psdpb__Incident         *message)
+{
+  static const Psdpb__Incident init_value = PSDPB__INCIDENT__INIT;
+  *message = init_value;
+}
+size_t psdpb__incident__get_packed_size
+                     (const Psdpb__Incident *message)
+{
+  assert(message->base.descriptor == &psdpb__incident__descriptor);
+  return protobuf_c_message_get_packed_size ((const ProtobufCMessage*)(message));
+}
+size_t psdpb__incident__pack
+                     (const Psdpb__Incident *message,
+                      uint8_t       *out)
+{
+  assert(message->base.descriptor == &psdpb__incident__descriptor);
+  return protobuf_c_message_pack ((const ProtobufCMessage*)message, out);
+}
+size_t psdpb__incident__pack_to_buffer
+                     (const Psdpb__Incident *message,
+                      ProtobufCBuffer *buffer)
+{
+  assert(message->base.descriptor == &psdpb__incident__descriptor);
+  return protobuf_c_message_pack_to_buffer ((const ProtobufCMessage*)message, buffer);
+}
+Psdpb__Incident *
+       psdpb__incident__unpack
+                     (ProtobufCAllocator  *allocator,
+                      size_t               len,
+                      const uint8_t       *data)
+{
+  return (Psdpb__Incident *)
+     protobuf_c_message_unpack (&psdpb__incident__descriptor,
+                                allocator, len, data);
+}
+void   psdpb__incident__free_unpacked
+                     (Psdpb__Incident *message,
+                      ProtobufCAllocator *allocator)
+{
+  if(!message)
+    return;
+  assert(message->base.descriptor == &psdpb__incident__descriptor);
+  protobuf_c_message_free_unpacked ((ProtobufCMessage*)message, allocator);
+}
+static const ProtobufCFieldDescriptor psdpb__envelope__field_descriptors[44] =
 {
   {
     "version",
@@ -1524,6 +1704,54 @@ static const ProtobufCFieldDescriptor psdpb__envelope__field_descriptors[40] =
     0 | PROTOBUF_C_FIELD_FLAG_ONEOF,             /* flags */
     0,NULL,NULL    /* reserved1,reserved2, etc */
   },
+  {
+    "stuck",
+    52,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_MESSAGE,
+    offsetof(Psdpb__Envelope, body_case),
+    offsetof(Psdpb__Envelope, stuck),
+    &psdpb__nothing__descriptor,
+    NULL,
+    0 | PROTOBUF_C_FIELD_FLAG_ONEOF,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "snapshot_ask",
+    53,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_MESSAGE,
+    offsetof(Psdpb__Envelope, body_case),
+    offsetof(Psdpb__Envelope, snapshot_ask),
+    &psdpb__snapshot__descriptor,
+    NULL,
+    0 | PROTOBUF_C_FIELD_FLAG_ONEOF,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "snapshot",
+    54,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_MESSAGE,
+    offsetof(Psdpb__Envelope, body_case),
+    offsetof(Psdpb__Envelope, snapshot),
+    &psdpb__snapshot__descriptor,
+    NULL,
+    0 | PROTOBUF_C_FIELD_FLAG_ONEOF,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "incident",
+    55,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_MESSAGE,
+    offsetof(Psdpb__Envelope, body_case),
+    offsetof(Psdpb__Envelope, incident),
+    &psdpb__incident__descriptor,
+    NULL,
+    0 | PROTOBUF_C_FIELD_FLAG_ONEOF,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
 };
 static const unsigned psdpb__envelope__field_indices_by_name[] = {
   29,   /* field[29] = abort */
@@ -1541,6 +1769,7 @@ static const unsigned psdpb__envelope__field_indices_by_name[] = {
   6,   /* field[6] = heartbeat */
   5,   /* field[5] = hello */
   3,   /* field[3] = incarnation */
+  43,   /* field[43] = incident */
   1,   /* field[1] = job */
   2,   /* field[2] = name */
   16,   /* field[16] = plan_close */
@@ -1555,7 +1784,10 @@ static const unsigned psdpb__envelope__field_indices_by_name[] = {
   38,   /* field[38] = reply */
   4,   /* field[4] = request */
   25,   /* field[25] = resync */
+  42,   /* field[42] = snapshot */
+  41,   /* field[41] = snapshot_ask */
   36,   /* field[36] = stop */
+  40,   /* field[40] = stuck */
   32,   /* field[32] = table_assign */
   20,   /* field[20] = table_close */
   34,   /* field[34] = table_free */
@@ -1571,7 +1803,7 @@ static const ProtobufCIntRange psdpb__envelope__number_ranges[2 + 1] =
 {
   { 1, 0 },
   { 17, 5 },
-  { 0, 40 }
+  { 0, 44 }
 };
 const ProtobufCMessageDescriptor psdpb__envelope__descriptor =
 {
@@ -1581,7 +1813,7 @@ const ProtobufCMessageDescriptor psdpb__envelope__descriptor =
   "Psdpb__Envelope",
   "psdpb",
   sizeof(Psdpb__Envelope),
-  40,
+  44,
   psdpb__envelope__field_descriptors,
   psdpb__envelope__field_indices_by_name,
   2,  psdpb__envelope__number_ranges,
@@ -3676,5 +3908,612 @@ const ProtobufCMessageDescriptor psdpb__reply__descriptor =
   psdpb__reply__field_indices_by_name,
   1,  psdpb__reply__number_ranges,
   (ProtobufCMessageInit) psdpb__reply__init,
+  NULL,NULL,NULL    /* reserved[123] */
+};
+static const ProtobufCFieldDescriptor psdpb__snap_thread__field_descriptors[7] =
+{
+  {
+    "id",
+    1,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_UINT32,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__SnapThread, id),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "wait_seq",
+    2,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_UINT64,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__SnapThread, wait_seq),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "waiting_ns",
+    3,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_UINT64,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__SnapThread, waiting_ns),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "is_blocked",
+    4,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_BOOL,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__SnapThread, is_blocked),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "any",
+    5,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_BOOL,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__SnapThread, any),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "is_partial",
+    6,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_BOOL,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__SnapThread, is_partial),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "works",
+    7,
+    PROTOBUF_C_LABEL_REPEATED,
+    PROTOBUF_C_TYPE_UINT32,
+    offsetof(Psdpb__SnapThread, n_works),
+    offsetof(Psdpb__SnapThread, works),
+    NULL,
+    NULL,
+    0 | PROTOBUF_C_FIELD_FLAG_PACKED,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+};
+static const unsigned psdpb__snap_thread__field_indices_by_name[] = {
+  4,   /* field[4] = any */
+  0,   /* field[0] = id */
+  3,   /* field[3] = is_blocked */
+  5,   /* field[5] = is_partial */
+  1,   /* field[1] = wait_seq */
+  2,   /* field[2] = waiting_ns */
+  6,   /* field[6] = works */
+};
+static const ProtobufCIntRange psdpb__snap_thread__number_ranges[1 + 1] =
+{
+  { 1, 0 },
+  { 0, 7 }
+};
+const ProtobufCMessageDescriptor psdpb__snap_thread__descriptor =
+{
+  PROTOBUF_C__MESSAGE_DESCRIPTOR_MAGIC,
+  "psdpb.SnapThread",
+  "SnapThread",
+  "Psdpb__SnapThread",
+  "psdpb",
+  sizeof(Psdpb__SnapThread),
+  7,
+  psdpb__snap_thread__field_descriptors,
+  psdpb__snap_thread__field_indices_by_name,
+  1,  psdpb__snap_thread__number_ranges,
+  (ProtobufCMessageInit) psdpb__snap_thread__init,
+  NULL,NULL,NULL    /* reserved[123] */
+};
+static const ProtobufCFieldDescriptor psdpb__snap_op__field_descriptors[14] =
+{
+  {
+    "unit",
+    1,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_UINT32,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__SnapOp, unit),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "kind",
+    2,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_UINT32,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__SnapOp, kind),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "dtype",
+    3,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_UINT32,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__SnapOp, dtype),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "redop",
+    4,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_UINT32,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__SnapOp, redop),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "is_matched",
+    5,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_BOOL,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__SnapOp, is_matched),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "group",
+    6,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_UINT32,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__SnapOp, group),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "peer",
+    7,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_SINT32,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__SnapOp, peer),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "root",
+    8,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_SINT32,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__SnapOp, root),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "tag",
+    9,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_SINT32,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__SnapOp, tag),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "ordinal",
+    10,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_UINT64,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__SnapOp, ordinal),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "count",
+    11,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_SINT64,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__SnapOp, count),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "line",
+    12,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_UINT32,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__SnapOp, line),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "file",
+    13,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_BYTES,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__SnapOp, file),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "name",
+    14,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_BYTES,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__SnapOp, name),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+};
+static const unsigned psdpb__snap_op__field_indices_by_name[] = {
+  10,   /* field[10] = count */
+  2,   /* field[2] = dtype */
+  12,   /* field[12] = file */
+  5,   /* field[5] = group */
+  4,   /* field[4] = is_matched */
+  1,   /* field[1] = kind */
+  11,   /* field[11] = line */
+  13,   /* field[13] = name */
+  9,   /* field[9] = ordinal */
+  6,   /* field[6] = peer */
+  3,   /* field[3] = redop */
+  7,   /* field[7] = root */
+  8,   /* field[8] = tag */
+  0,   /* field[0] = unit */
+};
+static const ProtobufCIntRange psdpb__snap_op__number_ranges[1 + 1] =
+{
+  { 1, 0 },
+  { 0, 14 }
+};
+const ProtobufCMessageDescriptor psdpb__snap_op__descriptor =
+{
+  PROTOBUF_C__MESSAGE_DESCRIPTOR_MAGIC,
+  "psdpb.SnapOp",
+  "SnapOp",
+  "Psdpb__SnapOp",
+  "psdpb",
+  sizeof(Psdpb__SnapOp),
+  14,
+  psdpb__snap_op__field_descriptors,
+  psdpb__snap_op__field_indices_by_name,
+  1,  psdpb__snap_op__number_ranges,
+  (ProtobufCMessageInit) psdpb__snap_op__init,
+  NULL,NULL,NULL    /* reserved[123] */
+};
+static const ProtobufCFieldDescriptor psdpb__snapshot__field_descriptors[11] =
+{
+  {
+    "round",
+    1,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_UINT64,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__Snapshot, round),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "moved",
+    2,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_UINT64,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__Snapshot, moved),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "report_only",
+    3,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_BOOL,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__Snapshot, report_only),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "units",
+    4,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_UINT32,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__Snapshot, units),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "threads",
+    5,
+    PROTOBUF_C_LABEL_REPEATED,
+    PROTOBUF_C_TYPE_MESSAGE,
+    offsetof(Psdpb__Snapshot, n_threads),
+    offsetof(Psdpb__Snapshot, threads),
+    &psdpb__snap_thread__descriptor,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "ops",
+    6,
+    PROTOBUF_C_LABEL_REPEATED,
+    PROTOBUF_C_TYPE_MESSAGE,
+    offsetof(Psdpb__Snapshot, n_ops),
+    offsetof(Psdpb__Snapshot, ops),
+    &psdpb__snap_op__descriptor,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "groups",
+    7,
+    PROTOBUF_C_LABEL_REPEATED,
+    PROTOBUF_C_TYPE_UINT32,
+    offsetof(Psdpb__Snapshot, n_groups),
+    offsetof(Psdpb__Snapshot, groups),
+    NULL,
+    NULL,
+    0 | PROTOBUF_C_FIELD_FLAG_PACKED,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "started",
+    8,
+    PROTOBUF_C_LABEL_REPEATED,
+    PROTOBUF_C_TYPE_UINT64,
+    offsetof(Psdpb__Snapshot, n_started),
+    offsetof(Psdpb__Snapshot, started),
+    NULL,
+    NULL,
+    0 | PROTOBUF_C_FIELD_FLAG_PACKED,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "peers",
+    9,
+    PROTOBUF_C_LABEL_REPEATED,
+    PROTOBUF_C_TYPE_UINT32,
+    offsetof(Psdpb__Snapshot, n_peers),
+    offsetof(Psdpb__Snapshot, peers),
+    NULL,
+    NULL,
+    0 | PROTOBUF_C_FIELD_FLAG_PACKED,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "sent",
+    10,
+    PROTOBUF_C_LABEL_REPEATED,
+    PROTOBUF_C_TYPE_UINT64,
+    offsetof(Psdpb__Snapshot, n_sent),
+    offsetof(Psdpb__Snapshot, sent),
+    NULL,
+    NULL,
+    0 | PROTOBUF_C_FIELD_FLAG_PACKED,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "received",
+    11,
+    PROTOBUF_C_LABEL_REPEATED,
+    PROTOBUF_C_TYPE_UINT64,
+    offsetof(Psdpb__Snapshot, n_received),
+    offsetof(Psdpb__Snapshot, received),
+    NULL,
+    NULL,
+    0 | PROTOBUF_C_FIELD_FLAG_PACKED,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+};
+static const unsigned psdpb__snapshot__field_indices_by_name[] = {
+  6,   /* field[6] = groups */
+  1,   /* field[1] = moved */
+  5,   /* field[5] = ops */
+  8,   /* field[8] = peers */
+  10,   /* field[10] = received */
+  2,   /* field[2] = report_only */
+  0,   /* field[0] = round */
+  9,   /* field[9] = sent */
+  7,   /* field[7] = started */
+  4,   /* field[4] = threads */
+  3,   /* field[3] = units */
+};
+static const ProtobufCIntRange psdpb__snapshot__number_ranges[1 + 1] =
+{
+  { 1, 0 },
+  { 0, 11 }
+};
+const ProtobufCMessageDescriptor psdpb__snapshot__descriptor =
+{
+  PROTOBUF_C__MESSAGE_DESCRIPTOR_MAGIC,
+  "psdpb.Snapshot",
+  "Snapshot",
+  "Psdpb__Snapshot",
+  "psdpb",
+  sizeof(Psdpb__Snapshot),
+  11,
+  psdpb__snapshot__field_descriptors,
+  psdpb__snapshot__field_indices_by_name,
+  1,  psdpb__snapshot__number_ranges,
+  (ProtobufCMessageInit) psdpb__snapshot__init,
+  NULL,NULL,NULL    /* reserved[123] */
+};
+static const ProtobufCFieldDescriptor psdpb__incident__field_descriptors[7] =
+{
+  {
+    "kind",
+    1,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_UINT32,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__Incident, kind),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "report_only",
+    2,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_BOOL,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__Incident, report_only),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "key",
+    3,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_FIXED64,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__Incident, key),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "culprit",
+    4,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_SINT32,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__Incident, culprit),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "groups",
+    5,
+    PROTOBUF_C_LABEL_REPEATED,
+    PROTOBUF_C_TYPE_UINT32,
+    offsetof(Psdpb__Incident, n_groups),
+    offsetof(Psdpb__Incident, groups),
+    NULL,
+    NULL,
+    0 | PROTOBUF_C_FIELD_FLAG_PACKED,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "text",
+    6,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_BYTES,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__Incident, text),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "rows",
+    7,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_BYTES,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__Incident, rows),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+};
+static const unsigned psdpb__incident__field_indices_by_name[] = {
+  3,   /* field[3] = culprit */
+  4,   /* field[4] = groups */
+  2,   /* field[2] = key */
+  0,   /* field[0] = kind */
+  1,   /* field[1] = report_only */
+  6,   /* field[6] = rows */
+  5,   /* field[5] = text */
+};
+static const ProtobufCIntRange psdpb__incident__number_ranges[1 + 1] =
+{
+  { 1, 0 },
+  { 0, 7 }
+};
+const ProtobufCMessageDescriptor psdpb__incident__descriptor =
+{
+  PROTOBUF_C__MESSAGE_DESCRIPTOR_MAGIC,
+  "psdpb.Incident",
+  "Incident",
+  "Psdpb__Incident",
+  "psdpb",
+  sizeof(Psdpb__Incident),
+  7,
+  psdpb__incident__field_descriptors,
+  psdpb__incident__field_indices_by_name,
+  1,  psdpb__incident__number_ranges,
+  (ProtobufCMessageInit) psdpb__incident__init,
   NULL,NULL,NULL    /* reserved[123] */
 };

@@ -38,6 +38,10 @@ typedef struct Psdpb__Stop Psdpb__Stop;
 typedef struct Psdpb__Query Psdpb__Query;
 typedef struct Psdpb__Column Psdpb__Column;
 typedef struct Psdpb__Reply Psdpb__Reply;
+typedef struct Psdpb__SnapThread Psdpb__SnapThread;
+typedef struct Psdpb__SnapOp Psdpb__SnapOp;
+typedef struct Psdpb__Snapshot Psdpb__Snapshot;
+typedef struct Psdpb__Incident Psdpb__Incident;
 
 
 /* --- enums --- */
@@ -81,7 +85,11 @@ typedef enum {
   PSDPB__ENVELOPE__BODY_STOP = 48,
   PSDPB__ENVELOPE__BODY_QUERY = 49,
   PSDPB__ENVELOPE__BODY_REPLY = 50,
-  PSDPB__ENVELOPE__BODY_CANCEL = 51
+  PSDPB__ENVELOPE__BODY_CANCEL = 51,
+  PSDPB__ENVELOPE__BODY_STUCK = 52,
+  PSDPB__ENVELOPE__BODY_SNAPSHOT_ASK = 53,
+  PSDPB__ENVELOPE__BODY_SNAPSHOT = 54,
+  PSDPB__ENVELOPE__BODY_INCIDENT = 55
     PROTOBUF_C__FORCE_ENUM_TO_BE_INT_SIZE(PSDPB__ENVELOPE__BODY__CASE)
 } Psdpb__Envelope__BodyCase;
 
@@ -133,6 +141,10 @@ struct  Psdpb__Envelope
     Psdpb__Query *query;
     Psdpb__Reply *reply;
     Psdpb__Nothing *cancel;
+    Psdpb__Nothing *stuck;
+    Psdpb__Snapshot *snapshot_ask;
+    Psdpb__Snapshot *snapshot;
+    Psdpb__Incident *incident;
   };
 };
 #define PSDPB__ENVELOPE__INIT \
@@ -485,6 +497,90 @@ struct  Psdpb__Reply
 #define PSDPB__REPLY__INIT \
  { PROTOBUF_C_MESSAGE_INIT (&psdpb__reply__descriptor) \
     , 0, {0,NULL}, 0, 0, 0,NULL }
+
+
+struct  Psdpb__SnapThread
+{
+  ProtobufCMessage base;
+  uint32_t id;
+  uint64_t wait_seq;
+  uint64_t waiting_ns;
+  protobuf_c_boolean is_blocked;
+  protobuf_c_boolean any;
+  protobuf_c_boolean is_partial;
+  size_t n_works;
+  uint32_t *works;
+};
+#define PSDPB__SNAP_THREAD__INIT \
+ { PROTOBUF_C_MESSAGE_INIT (&psdpb__snap_thread__descriptor) \
+    , 0, 0, 0, 0, 0, 0, 0,NULL }
+
+
+struct  Psdpb__SnapOp
+{
+  ProtobufCMessage base;
+  uint32_t unit;
+  uint32_t kind;
+  uint32_t dtype;
+  uint32_t redop;
+  protobuf_c_boolean is_matched;
+  uint32_t group;
+  int32_t peer;
+  int32_t root;
+  int32_t tag;
+  uint64_t ordinal;
+  int64_t count;
+  uint32_t line;
+  ProtobufCBinaryData file;
+  ProtobufCBinaryData name;
+};
+#define PSDPB__SNAP_OP__INIT \
+ { PROTOBUF_C_MESSAGE_INIT (&psdpb__snap_op__descriptor) \
+    , 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0,NULL}, {0,NULL} }
+
+
+struct  Psdpb__Snapshot
+{
+  ProtobufCMessage base;
+  uint64_t round;
+  uint64_t moved;
+  protobuf_c_boolean report_only;
+  uint32_t units;
+  size_t n_threads;
+  Psdpb__SnapThread **threads;
+  size_t n_ops;
+  Psdpb__SnapOp **ops;
+  size_t n_groups;
+  uint32_t *groups;
+  size_t n_started;
+  uint64_t *started;
+  size_t n_peers;
+  uint32_t *peers;
+  size_t n_sent;
+  uint64_t *sent;
+  size_t n_received;
+  uint64_t *received;
+};
+#define PSDPB__SNAPSHOT__INIT \
+ { PROTOBUF_C_MESSAGE_INIT (&psdpb__snapshot__descriptor) \
+    , 0, 0, 0, 0, 0,NULL, 0,NULL, 0,NULL, 0,NULL, 0,NULL, 0,NULL, 0,NULL }
+
+
+struct  Psdpb__Incident
+{
+  ProtobufCMessage base;
+  uint32_t kind;
+  protobuf_c_boolean report_only;
+  uint64_t key;
+  int32_t culprit;
+  size_t n_groups;
+  uint32_t *groups;
+  ProtobufCBinaryData text;
+  ProtobufCBinaryData rows;
+};
+#define PSDPB__INCIDENT__INIT \
+ { PROTOBUF_C_MESSAGE_INIT (&psdpb__incident__descriptor) \
+    , 0, 0, 0, 0, 0,NULL, {0,NULL}, {0,NULL} }
 
 
 /* Psdpb__Envelope methods */
@@ -924,6 +1020,82 @@ Psdpb__Reply *
 void   psdpb__reply__free_unpacked
                      (Psdpb__Reply *message,
                       ProtobufCAllocator *allocator);
+/* Psdpb__SnapThread methods */
+void   psdpb__snap_thread__init
+                     (Psdpb__SnapThread         *message);
+size_t psdpb__snap_thread__get_packed_size
+                     (const Psdpb__SnapThread   *message);
+size_t psdpb__snap_thread__pack
+                     (const Psdpb__SnapThread   *message,
+                      uint8_t             *out);
+size_t psdpb__snap_thread__pack_to_buffer
+                     (const Psdpb__SnapThread   *message,
+                      ProtobufCBuffer     *buffer);
+Psdpb__SnapThread *
+       psdpb__snap_thread__unpack
+                     (ProtobufCAllocator  *allocator,
+                      size_t               len,
+                      const uint8_t       *data);
+void   psdpb__snap_thread__free_unpacked
+                     (Psdpb__SnapThread *message,
+                      ProtobufCAllocator *allocator);
+/* Psdpb__SnapOp methods */
+void   psdpb__snap_op__init
+                     (Psdpb__SnapOp         *message);
+size_t psdpb__snap_op__get_packed_size
+                     (const Psdpb__SnapOp   *message);
+size_t psdpb__snap_op__pack
+                     (const Psdpb__SnapOp   *message,
+                      uint8_t             *out);
+size_t psdpb__snap_op__pack_to_buffer
+                     (const Psdpb__SnapOp   *message,
+                      ProtobufCBuffer     *buffer);
+Psdpb__SnapOp *
+       psdpb__snap_op__unpack
+                     (ProtobufCAllocator  *allocator,
+                      size_t               len,
+                      const uint8_t       *data);
+void   psdpb__snap_op__free_unpacked
+                     (Psdpb__SnapOp *message,
+                      ProtobufCAllocator *allocator);
+/* Psdpb__Snapshot methods */
+void   psdpb__snapshot__init
+                     (Psdpb__Snapshot         *message);
+size_t psdpb__snapshot__get_packed_size
+                     (const Psdpb__Snapshot   *message);
+size_t psdpb__snapshot__pack
+                     (const Psdpb__Snapshot   *message,
+                      uint8_t             *out);
+size_t psdpb__snapshot__pack_to_buffer
+                     (const Psdpb__Snapshot   *message,
+                      ProtobufCBuffer     *buffer);
+Psdpb__Snapshot *
+       psdpb__snapshot__unpack
+                     (ProtobufCAllocator  *allocator,
+                      size_t               len,
+                      const uint8_t       *data);
+void   psdpb__snapshot__free_unpacked
+                     (Psdpb__Snapshot *message,
+                      ProtobufCAllocator *allocator);
+/* Psdpb__Incident methods */
+void   psdpb__incident__init
+                     (Psdpb__Incident         *message);
+size_t psdpb__incident__get_packed_size
+                     (const Psdpb__Incident   *message);
+size_t psdpb__incident__pack
+                     (const Psdpb__Incident   *message,
+                      uint8_t             *out);
+size_t psdpb__incident__pack_to_buffer
+                     (const Psdpb__Incident   *message,
+                      ProtobufCBuffer     *buffer);
+Psdpb__Incident *
+       psdpb__incident__unpack
+                     (ProtobufCAllocator  *allocator,
+                      size_t               len,
+                      const uint8_t       *data);
+void   psdpb__incident__free_unpacked
+                     (Psdpb__Incident *message,
+                      ProtobufCAllocator *allocator);
 /* --- per-message closures --- */
 
 typedef void (*Psdpb__Envelope_Closure)
@@ -995,6 +1167,18 @@ typedef void (*Psdpb__Column_Closure)
 typedef void (*Psdpb__Reply_Closure)
                  (const Psdpb__Reply *message,
                   void *closure_data);
+typedef void (*Psdpb__SnapThread_Closure)
+                 (const Psdpb__SnapThread *message,
+                  void *closure_data);
+typedef void (*Psdpb__SnapOp_Closure)
+                 (const Psdpb__SnapOp *message,
+                  void *closure_data);
+typedef void (*Psdpb__Snapshot_Closure)
+                 (const Psdpb__Snapshot *message,
+                  void *closure_data);
+typedef void (*Psdpb__Incident_Closure)
+                 (const Psdpb__Incident *message,
+                  void *closure_data);
 
 /* --- services --- */
 
@@ -1024,6 +1208,10 @@ extern const ProtobufCMessageDescriptor psdpb__stop__descriptor;
 extern const ProtobufCMessageDescriptor psdpb__query__descriptor;
 extern const ProtobufCMessageDescriptor psdpb__column__descriptor;
 extern const ProtobufCMessageDescriptor psdpb__reply__descriptor;
+extern const ProtobufCMessageDescriptor psdpb__snap_thread__descriptor;
+extern const ProtobufCMessageDescriptor psdpb__snap_op__descriptor;
+extern const ProtobufCMessageDescriptor psdpb__snapshot__descriptor;
+extern const ProtobufCMessageDescriptor psdpb__incident__descriptor;
 
 PROTOBUF_C__END_DECLS
 

@@ -21,6 +21,7 @@ psd_status psd_core_new(const psd_core_config *config, psd_core **out)
     core->lease_ns = core->config.lease_ms * PSD_NS_PER_MS;
     core->grace_ns = core->lease_ns < GRACE_LONGEST_NS ? core->lease_ns : GRACE_LONGEST_NS;
     core->notice_at = PSD_NEVER;
+    core->watch_at = PSD_NEVER;
     core->next_plan = 1;
     *out = core;
     return PSD_OK;
@@ -56,7 +57,8 @@ static const handler handlers[PSD_MSG_TYPES] = {
     [PSD_MSG_PLAN_CLOSE] = plans_close,      [PSD_MSG_TABLE_OPEN] = tables_open,
     [PSD_MSG_TABLE_READY] = tables_ready,    [PSD_MSG_TABLE_PROGRESS] = tables_progress,
     [PSD_MSG_TABLE_CLOSE] = tables_close,    [PSD_MSG_BYE] = members_bye,
-    [PSD_MSG_CANCEL] = requests_cancel,
+    [PSD_MSG_CANCEL] = requests_cancel,      [PSD_MSG_STUCK] = watch_stuck,
+    [PSD_MSG_SNAPSHOT] = watch_snapshot,
 };
 
 static bool same_ident(const member *m, const psd_ident *ident)
@@ -145,6 +147,7 @@ psd_status psd_core_step(psd_core *core, const psd_event *event, psd_effects *ef
         break;
     case PSD_EVENT_TIMER:
         members_timer(core);
+        watch_timer(core);
         break;
     case PSD_EVENT_COMPILED:
         plans_compiled(core, event);
@@ -155,6 +158,10 @@ psd_status psd_core_step(psd_core *core, const psd_event *event, psd_effects *ef
     case PSD_EVENT_RESTART:
         members_restart(core);
         plans_restart(core);
+        watch_restart(core);
+        break;
+    case PSD_EVENT_INCIDENT:
+        incidents_decided(core, event);
         break;
     case PSD_EVENT_STOP:
         step_stop(core);
@@ -177,7 +184,8 @@ psd_time_ns psd_core_deadline(const psd_core *core)
     psd_time_ns lease = head_deadline(&core->leases, core->lease_ns + core->slack_ns);
     psd_time_ns grace = head_deadline(&core->graces, core->grace_ns);
     psd_time_ns first = lease < grace ? lease : grace;
-    return core->notice_at < first ? core->notice_at : first;
+    first = core->notice_at < first ? core->notice_at : first;
+    return core->watch_at < first ? core->watch_at : first;
 }
 
 void psd_core_set_slack(psd_core *core, psd_time_ns slack)

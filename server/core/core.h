@@ -12,7 +12,7 @@
  * is told.
  *
  * What is journalled: HELLO that is admitted or that attaches a new connection, requests and answers that
- * change a group, plan or table, BYE, LOST, GONE of a worker, COMPILED (plan and status, no steps: see
+ * change a group, plan or table, BYE, LOST, INCIDENT, GONE of a worker, COMPILED (plan and status, no steps: see
  * psd_event), RESTART, and the command stop. A HELLO that has to wait for the end of the job's last world is
  * not: it comes again. A journalled event keeps its peer: a replay steps the lives of psd one after the
  * other, each RESTART forgetting the peers of the life before. A plan whose COMPILED was never journalled is
@@ -45,6 +45,7 @@ typedef enum psd_event_type {
     PSD_EVENT_LOST = 5,     /* a worker's lease ended (identity in `ident`) */
     PSD_EVENT_RESTART = 6,  /* psd was restarted: every connection is gone, leases begin anew */
     PSD_EVENT_STOP = 7,     /* psd shuts down: tell everybody */
+    PSD_EVENT_INCIDENT = 9, /* a hang that the core has found (job in `ident`, PSD_MSG_INCIDENT in `msg`) */
     PSD_EVENT_NOTE = 8, /* something that happened to psd itself: a warning in `text`, for the events view */
 } psd_event_type;
 
@@ -54,7 +55,7 @@ typedef struct psd_event {
     uint64_t entropy;               /* random, for ids and tokens; part of the journal */
     psd_peer peer;                  /* MSG, GONE */
     psd_ident ident;                /* LOST */
-    const psd_msg *msg;             /* MSG; borrowed for the step */
+    const psd_msg *msg;             /* MSG, INCIDENT; borrowed for the step */
     uint32_t plan;                  /* COMPILED */
     psd_status status;              /* COMPILED: PSD_OK, or the reason in `text` */
     const char *text;               /* COMPILED that failed; NOTE */

@@ -60,9 +60,12 @@ void job_free(job *j)
     shelf_free(&j->groups, group_free);
     for (uint32_t i = 0; i < j->roster_count; i++) {
         free(j->roster[i]->current);
+        free(j->roster[i]->snap);
         free(j->roster[i]);
     }
     past_free(j);
+    watch_free(j);
+    incidents_free(j);
     free(j->roster);
     free(j->ranks);
     free(j->freed);

@@ -149,6 +149,8 @@ void member_forget(psd_core *core, member *m)
         j->ranks[m->rank] = NULL;
     free(m->current);
     m->current = NULL;
+    free(m->snap);
+    m->snap = NULL;
     bury(core, m, free);
 }
 
@@ -164,6 +166,7 @@ static void member_end(psd_core *core, member *m, member_state state)
     m->state = (uint8_t)state;
     free(m->current);
     m->current = NULL;
+    watch_member_ended(core, m);
     j->have--;
     j->helpers -= member_is_server(m);
     if (m->rank >= 0 && (uint32_t)m->rank < j->lowest_free)

@@ -28,6 +28,7 @@
 #define MAX_NEXT_WAITERS     256 /* told at once when a job has ended; more ask again by themselves */
 #define PENDING_IDS          UINT32_C(0x80000000) /* requests for groups are numbered from here, groups below */
 #define MAX_NOTES            512
+#define MAX_INCIDENTS        32 /* kept of a job */
 #define MAX_LOST_PER_TIMER   64 /* leases ended in one step; more follow at once */
 #define NOTICE_INTERVAL_NS   PSD_NS_PER_S
 #define GRACE_LONGEST_NS     PSD_NS_PER_S
@@ -104,7 +105,9 @@ typedef struct member {
     uint64_t pool_bytes;
     uint64_t resident_bytes;
     psd_current_op *current; /* NULL: in no operation */
+    psd_msg_snapshot *snap;  /* its answer in the round that goes on, see watch.c; NULL: none. One block */
     uint32_t roster_at;
+    uint32_t stuck_at; /* in watch.stuck */
     uint32_t arrival;
     uint32_t pid;
     int32_t rank;  /* -1 until the world is complete, unless asked for */
@@ -112,6 +115,8 @@ typedef struct member {
     uint8_t state;
     uint8_t list;
     bool in_world_group; /* false for one that came to the running job */
+    bool is_stuck;       /* has said so, and is asked in every round */
+    bool is_asked;       /* and has not answered yet */
     char text[];
 } member;
 
@@ -155,6 +160,7 @@ typedef struct group {
     uint64_t epoch;
     psd_time_ns changed; /* when it came into its state */
     int64_t warmup_ns;   /* longest of the members' */
+    bool is_in_cut;      /* while a cut is made: somebody's operation is on it */
     psd_status status;   /* of a broken group */
     int32_t culprit;
     char *reason;
@@ -265,6 +271,31 @@ typedef struct freed_table {
     psd_time_ns at; /* when its servers were told */
 } freed_table;
 
+/* ------------------------------------------------------------------------------------------------- hangs */
+
+/* Who of a job is stuck. Not durable: who is stuck says so again. */
+typedef struct watch {
+    member **stuck;
+    uint32_t count;
+    uint32_t capacity;
+    uint32_t unanswered;
+    uint64_t round;
+    bool is_asking;
+    bool is_wanted;     /* something changed since the round began */
+    psd_time_ns due;    /* of the next round, or of the answers of this one; PSD_NEVER */
+    psd_time_ns pause;  /* before a round is repeated */
+    struct cut *before; /* the round before, if somebody was stuck in it */
+    psd_msg **decided;  /* what the core has told itself; until the next decision */
+    uint32_t decided_count;
+} watch;
+
+typedef struct incident {
+    uint32_t id;
+    bool is_acknowledged;
+    psd_time_ns at;
+    psd_msg_incident body;
+} incident;
+
 /* --------------------------------------------------------------------------------------------- jobs, core */
 
 /* Ring of the last objects that were taken off their shelf with an answer. */
@@ -317,7 +348,10 @@ struct job {
     past past_groups;
     past past_plans;
     past past_tables;
-    psd_peer *next_waiters; /* who waits for this world to end; not durable: they ask again */
+    watch watch;
+    incident *incidents[MAX_INCIDENTS]; /* ring of the last ones */
+    uint32_t incident_count;            /* of all; the next one's id is one more */
+    psd_peer *next_waiters;             /* who waits for this world to end; not durable: they ask again */
     uint32_t next_waiter_count;
 };
 
@@ -357,6 +391,7 @@ struct psd_core {
     time_list leases;
     time_list graces;
     psd_time_ns notice_at; /* PSD_NEVER: nobody waits for a notice */
+    psd_time_ns watch_at;  /* the earliest watch.due */
     uint64_t messages;
     uint64_t dropped;
 
@@ -542,6 +577,19 @@ int64_t trainer_of(const table *t, const member *m);
 void table_free(void *t);
 
 void views_answer(psd_core *core, const psd_event *event);
+
+/* ------------------------------------------------------------------------------------ watch.c, incidents.c */
+
+void watch_stuck(psd_core *core, member *m, const psd_msg *msg);
+void watch_snapshot(psd_core *core, member *m, const psd_msg *msg);
+void watch_timer(psd_core *core);
+void watch_member_ended(psd_core *core, member *m); /* who waits for it may be stuck now */
+void watch_restart(psd_core *core);
+void watch_free(job *j);
+void incidents_decided(psd_core *core, const psd_event *event);
+bool incidents_has(const psd_core *core, const job *j, uint64_t key); /* an open one */
+bool incident_is_open(const job *j, const incident *i);
+void incidents_free(job *j);
 
 /* ----------------------------------------------------------------------------------------------- cancel.c */
 

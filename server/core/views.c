@@ -275,7 +275,8 @@ static const view *view_find(const char *name)
     for (size_t i = 0; i < sizeof(views) / sizeof(views[0]); i++)
         if (strcmp(views[i].name, name) == 0)
             return &views[i];
-    return work_view_find(name);
+    const view *hang = hang_view_find(name);
+    return hang != NULL ? hang : work_view_find(name);
 }
 
 /* Of the jobs that have ended, or of those that have not. */
@@ -394,13 +395,16 @@ void views_answer(psd_core *core, const psd_event *event)
                        query->job);
     } else if (is_stop) {
         answer_stop(core, query, reply);
+    } else if (hang_acknowledge(core, query, reply)) {
+        reply->next = 0;
     } else if (v != NULL) {
         answer_rows(core, v, query, reply);
     } else {
         reply->status = PSD_ERR_INVAL;
-        (void)snprintf(reply->text, sizeof(reply->text),
-                       "there is no view %.23s: status, ranks, groups, plans, ops, tables, events, "
-                       "version, or the command stop",
-                       query->view);
+        (void)snprintf(
+            reply->text, sizeof(reply->text),
+            "there is no view %.23s: status, ranks, groups, plans, ops, tables, events, why, incidents, "
+            "incident, version, or the commands stop and ack/ID",
+            query->view);
     }
 }

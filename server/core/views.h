@@ -34,4 +34,9 @@ typedef struct view {
 
 const view *work_view_find(const char *name); /* views_work.c: groups, plans, tables */
 
+/* views_hang.c: why, incidents, and incident, which has the rows of all incidents. */
+const view *hang_view_find(const char *name);
+/* The command ack/ID; false: the name is another's. */
+bool hang_acknowledge(psd_core *core, const psd_msg_query *query, psd_msg_reply *reply);
+
 #endif

@@ -12,7 +12,7 @@ typedef enum psctl_exit {
     PSCTL_FAILED = 1,
     PSCTL_USAGE = 2,
     PSCTL_UNREACHABLE = 3,
-    PSCTL_INCIDENT = 4, /* reserved: an incident is open */
+    PSCTL_INCIDENT = 4, /* an incident is open */
 } psctl_exit;
 
 /* Which options a command takes; bits of psctl_command.options. */
@@ -60,6 +60,8 @@ extern const psctl_command psctl_plan;
 extern const psctl_command psctl_ops;
 extern const psctl_command psctl_tables;
 extern const psctl_command psctl_events;
+extern const psctl_command psctl_why;
+extern const psctl_command psctl_incidents;
 extern const psctl_command psctl_doctor;
 extern const psctl_command psctl_bench;
 extern const psctl_command psctl_stop;

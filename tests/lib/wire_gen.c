@@ -325,6 +325,94 @@ static void gen_reply(gen *g, psd_msg_reply *out)
     out->cells = cells;
 }
 
+static uint32_t *new_numbers(gen *g, uint32_t count, uint32_t limit)
+{
+    uint32_t *list = psd_arena_array(g->arena, count + 1, sizeof *list);
+    for (uint32_t i = 0; i < count; i++)
+        list[i] = (uint32_t)below(g, limit);
+    return list;
+}
+
+static uint64_t *new_longs(gen *g, uint32_t count)
+{
+    uint64_t *list = psd_arena_array(g->arena, count + 1, sizeof *list);
+    for (uint32_t i = 0; i < count; i++)
+        list[i] = any64(g);
+    return list;
+}
+
+static void gen_snap_op(gen *g, psd_snap_op *o, uint32_t unit)
+{
+    static const uint8_t kinds[] = {PSD_OP_SEND, PSD_OP_RECV, PSD_OP_BROADCAST, PSD_OP_BARRIER};
+    memset(o, 0, sizeof *o);
+    o->unit = unit;
+    o->kind = kinds[below(g, sizeof kinds)];
+    o->dtype = (uint8_t)below(g, PSD_F8E5M2 + 1);
+    o->redop = (uint8_t)below(g, PSD_BXOR + 1);
+    o->is_matched = below(g, 2) == 0;
+    o->group = any32(g);
+    o->peer = (int32_t)below(g, 100) - 1;
+    o->root = (int32_t)below(g, 100) - 50;
+    o->tag = (int32_t)below(g, 100) - 1;
+    o->ordinal = any64(g);
+    o->count = natural(g);
+    o->line = any32(g);
+    TEXT(o->file);
+    TEXT(o->name);
+}
+
+static void gen_snapshot(gen *g, psd_msg_snapshot *out)
+{
+    uint32_t threads = (uint32_t)below(g, 5), ops = (uint32_t)below(g, 9);
+    psd_snap_thread *t = psd_arena_array(g->arena, threads + 1, sizeof *t);
+    psd_snap_op *o = psd_arena_array(g->arena, ops + 1, sizeof *o);
+    out->round = any64(g);
+    out->moved = any64(g);
+    out->report_only = below(g, 2) == 0;
+    for (uint32_t i = 0; i < ops; i++) {
+        out->unit_count += i == 0 || below(g, 2) == 0;
+        gen_snap_op(g, &o[i], out->unit_count - 1);
+    }
+    for (uint32_t i = 0; i < threads; i++) {
+        memset(&t[i], 0, sizeof t[i]);
+        t[i].id = any32(g);
+        t[i].wait_seq = any64(g);
+        t[i].waiting_ns = natural(g);
+        t[i].is_blocked = below(g, 2) == 0;
+        t[i].any = below(g, 2) == 0;
+        t[i].is_partial = below(g, 2) == 0;
+        t[i].work_count = out->unit_count > 0 ? (uint32_t)below(g, 4) : 0;
+        t[i].works = new_numbers(g, t[i].work_count, out->unit_count + 1 - (out->unit_count > 0));
+    }
+    out->thread_count = threads;
+    out->threads = t;
+    out->op_count = ops;
+    out->ops = o;
+    out->group_count = (uint32_t)below(g, 5);
+    out->groups = new_numbers(g, out->group_count, UINT32_MAX);
+    out->started = new_longs(g, out->group_count);
+    out->peer_count = (uint32_t)below(g, 5);
+    uint32_t *peers = new_numbers(g, out->peer_count, 1);
+    for (uint32_t i = 0; i < out->peer_count; i++)
+        peers[i] = (i > 0 ? peers[i - 1] + 1 : 0) + (uint32_t)below(g, 9);
+    out->peers = peers;
+    out->sent = new_longs(g, out->peer_count);
+    out->received = new_longs(g, out->peer_count);
+}
+
+static void gen_incident(gen *g, psd_msg_incident *out)
+{
+    out->kind = (uint32_t)below(g, 256);
+    out->report_only = below(g, 2) == 0;
+    out->key = any64(g);
+    out->culprit = (int32_t)below(g, 100) - 1;
+    out->group_count = (uint32_t)below(g, PSD_INCIDENT_GROUPS + 1);
+    for (uint32_t i = 0; i < out->group_count; i++)
+        out->groups[i] = any32(g);
+    TEXT(out->text);
+    TEXT(out->rows);
+}
+
 static void gen_body(gen *g, psd_msg *out)
 {
     switch (out->type) {

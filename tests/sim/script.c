@@ -12,6 +12,8 @@
  *   manual | auto     do workers make tokens and get ready by themselves?
  *   plan W GROUP COUNT SHIFT | next W PLAN CHUNK | loaded W PLAN [wrong] | ran W PLAN RUNS BYTES | unplan W PLAN
  *   table W NAME LR COUNT... | room W TABLE [TEXT] | served W TABLE CLOCK | untable W TABLE
+ *   stuck W OP... | runs W   its thread waits for all (first OP `any`: for any) of the operations KIND,GROUP,PEER,TAG,ORDINAL
+ *   started W GROUP N        collectives        moved W        counted W PEER SENT RECEIVED        reports W
  *   bye W [TEXT] | view NAME [JOB] [AFTER LIMIT] | stop [JOB] | shutdown | advance MS | replay | restart
  *   forget            psd is started again without its journal
  */
@@ -324,6 +326,108 @@ static void do_untable(sim *s, sim_worker *w, const words *in)
     say_table(s, w, PSD_MSG_TABLE_CLOSE, in, "");
 }
 
+/* ------------------------------------------------------------------------------------------------- hangs */
+
+static uint8_t kind_named(const char *name)
+{
+    static const char *const names[] = {"send", "recv", "broadcast", "all_reduce", "barrier"};
+    static const uint8_t kinds[] = {PSD_OP_SEND, PSD_OP_RECV, PSD_OP_BROADCAST, PSD_OP_ALL_REDUCE,
+                                    PSD_OP_BARRIER};
+    for (size_t i = 0; i < sizeof(kinds); i++)
+        if (strncmp(names[i], name, strlen(names[i])) == 0)
+            return kinds[i];
+    return 0;
+}
+
+static void add_op(sim_worker *w, const char *text)
+{
+    uint32_t at = w->snap.op_count;
+    int64_t numbers[4] = {0, -1, 0, 0};
+    const char *comma = strchr(text, ',');
+    for (int i = 0; i < 4 && comma != NULL; i++, comma = strchr(comma + 1, ','))
+        numbers[i] = strtoll(comma + 1, NULL, 10);
+    if (at == SIM_OPS)
+        return;
+    w->ops[at] = (psd_snap_op){.unit = at,
+                               .kind = kind_named(text),
+                               .dtype = PSD_F32,
+                               .group = (uint32_t)numbers[0],
+                               .peer = (int32_t)numbers[1],
+                               .root = -1,
+                               .tag = (int32_t)numbers[2],
+                               .ordinal = (uint64_t)numbers[3],
+                               .count = 4,
+                               .line = 10 + at};
+    (void)snprintf(w->ops[at].file, sizeof(w->ops[at].file), "%.16s.c", w->ident.name);
+    w->works[at] = at;
+    w->snap.op_count = w->snap.unit_count = w->thread.work_count = at + 1;
+}
+
+static void do_stuck(sim *s, sim_worker *w, const words *in)
+{
+    bool any = strcmp(word(in, 2), "any") == 0;
+    w->snap.op_count = w->snap.unit_count = 0;
+    w->snap.thread_count = 1;
+    w->thread = (psd_snap_thread){.id = 1,
+                                  .wait_seq = w->thread.wait_seq + 1,
+                                  .waiting_ns = 250 * PSD_NS_PER_MS,
+                                  .is_blocked = true,
+                                  .any = any};
+    for (int i = any ? 3 : 2; i < in->count; i++)
+        add_op(w, in->at[i]);
+    psd_msg msg = {.type = PSD_MSG_STUCK};
+    sim_say(s, w, &msg);
+}
+
+static void do_runs(sim *s, sim_worker *w, const words *in)
+{
+    (void)s;
+    (void)in;
+    w->snap.op_count = w->snap.unit_count = w->thread.work_count = 0;
+    w->thread.is_blocked = false;
+    w->snap.moved++;
+}
+
+static void do_started(sim *s, sim_worker *w, const words *in)
+{
+    (void)s;
+    uint32_t at = w->snap.group_count;
+    if (at == SIM_OPS)
+        return;
+    w->groups[at] = (uint32_t)number(in, 2);
+    w->started[at] = (uint64_t)number(in, 3);
+    w->snap.group_count++;
+}
+
+static void do_moved(sim *s, sim_worker *w, const words *in)
+{
+    (void)s;
+    (void)in;
+    w->snap.moved++;
+}
+
+/* Peers in ascending order; one that is there is counted anew. */
+static void do_counted(sim *s, sim_worker *w, const words *in)
+{
+    uint32_t at = 0;
+    (void)s;
+    while (at < w->snap.peer_count && w->peers[at] != (uint32_t)number(in, 2))
+        at++;
+    if (at == SIM_OPS)
+        return;
+    w->snap.peer_count += at == w->snap.peer_count;
+    w->peers[at] = (uint32_t)number(in, 2);
+    w->sent[at] = (uint64_t)number(in, 3);
+    w->received[at] = (uint64_t)number(in, 4);
+}
+
+static void do_reports(sim *s, sim_worker *w, const words *in)
+{
+    (void)s;
+    (void)in;
+    w->snap.report_only = true;
+}
+
 /* ----------------------------------------------------------------------------------------------- commands */
 
 typedef struct worker_command {
@@ -332,13 +436,15 @@ typedef struct worker_command {
 } worker_command;
 
 static const worker_command worker_commands[] = {
-    {"cancel", do_cancel},     {"hello", do_hello},   {"resync", do_resync},   {"double", do_double},
-    {"reborn", do_reborn},     {"gone", do_gone},     {"silent", do_silent},   {"beat", do_beat},
-    {"impostor", do_impostor}, {"bye", do_bye},       {"new", do_new},         {"split", do_split},
-    {"dup", do_dup},           {"again", do_again},   {"token", do_token},     {"ready", do_ready},
-    {"close", do_close},       {"fail", do_fail},     {"plan", do_plan},       {"next", do_next},
-    {"loaded", do_loaded},     {"ran", do_ran},       {"unplan", do_unplan},   {"table", do_table},
-    {"room", do_room},         {"served", do_served}, {"untable", do_untable},
+    {"cancel", do_cancel},     {"hello", do_hello},     {"resync", do_resync},   {"double", do_double},
+    {"reborn", do_reborn},     {"gone", do_gone},       {"silent", do_silent},   {"beat", do_beat},
+    {"impostor", do_impostor}, {"bye", do_bye},         {"new", do_new},         {"split", do_split},
+    {"dup", do_dup},           {"again", do_again},     {"token", do_token},     {"ready", do_ready},
+    {"close", do_close},       {"fail", do_fail},       {"plan", do_plan},       {"next", do_next},
+    {"loaded", do_loaded},     {"ran", do_ran},         {"unplan", do_unplan},   {"table", do_table},
+    {"room", do_room},         {"served", do_served},   {"untable", do_untable}, {"stuck", do_stuck},
+    {"runs", do_runs},         {"started", do_started}, {"moved", do_moved},     {"counted", do_counted},
+    {"reports", do_reports},
 };
 
 static bool run_for_workers(sim *s, const words *in)

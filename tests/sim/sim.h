@@ -7,6 +7,7 @@
 #include "server/core/core.h"
 
 #define SIM_WORKERS 64
+#define SIM_OPS     8
 
 /* What a worker knows of itself. */
 typedef struct sim_worker {
@@ -18,6 +19,15 @@ typedef struct sim_worker {
     int32_t rank;
     psd_msg last;           /* its last request, to be sent again; owns nothing */
     uint64_t last_hash[16]; /* of the steps of plan % 16 */
+    psd_msg_snapshot snap;  /* what it answers with when it is asked; see `stuck` in script.c */
+    psd_snap_thread thread;
+    uint32_t works[SIM_OPS];
+    psd_snap_op ops[SIM_OPS];
+    uint32_t groups[SIM_OPS];
+    uint64_t started[SIM_OPS];
+    uint32_t peers[SIM_OPS];
+    uint64_t sent[SIM_OPS];
+    uint64_t received[SIM_OPS];
 } sim_worker;
 
 /* A journalled event with its own copy of the message and what that points to. */

@@ -89,6 +89,9 @@ static void trace_body(const psd_msg *msg, char *out, size_t bytes)
     case PSD_MSG_TABLE_FREE:
         psd_append(out, bytes, " table %u", msg->u.table.table);
         break;
+    case PSD_MSG_SNAPSHOT_ASK:
+        psd_append(out, bytes, " round %" PRIu64, msg->u.snapshot.round);
+        break;
     case PSD_MSG_STOP:
         psd_append(out, bytes, " %s", msg->u.stop.text);
         break;

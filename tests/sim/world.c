@@ -131,6 +131,23 @@ static void answer_group(sim *s, sim_worker *w, const psd_msg *msg)
     }
 }
 
+static void answer_snapshot(sim *s, sim_worker *w, const psd_msg *msg)
+{
+    psd_msg *answer = reply_later(s, w, PSD_MSG_SNAPSHOT);
+    if (answer == NULL)
+        return;
+    w->snap.round = msg->u.snapshot.round;
+    w->snap.threads = &w->thread;
+    w->thread.works = w->works;
+    w->snap.ops = w->ops;
+    w->snap.groups = w->groups;
+    w->snap.started = w->started;
+    w->snap.peers = w->peers;
+    w->snap.sent = w->sent;
+    w->snap.received = w->received;
+    answer->u.snapshot = w->snap;
+}
+
 static void deliver(sim *s, psd_peer peer, const psd_msg *msg)
 {
     char line[2048];
@@ -152,6 +169,8 @@ static void deliver(sim *s, psd_peer peer, const psd_msg *msg)
         *hash = psd_plan_rank_hash(&msg->u.plan_steps, msg->u.plan_steps.chunk == 0 ? 0 : *hash);
     } else if (s->answers && (msg->type == PSD_MSG_GROUP_ASK_TOKEN || msg->type == PSD_MSG_GROUP_OPENED)) {
         answer_group(s, w, msg);
+    } else if (s->answers && msg->type == PSD_MSG_SNAPSHOT_ASK) {
+        answer_snapshot(s, w, msg);
     }
 }
 
@@ -259,7 +278,8 @@ void sim_advance(sim *s, psd_time_ns by)
 /* All that a restart must bring back, as text. */
 static char *durable_state(sim *s, psd_core *core)
 {
-    static const char *const views[] = {"status", "ranks", "groups", "plans", "tables"};
+    static const char *const views[] = {"status", "ranks",     "groups",  "plans",
+                                        "tables", "incidents", "incident"};
     char *text = NULL;
     size_t bytes = 0;
     FILE *out = open_memstream(&text, &bytes);

@@ -1,0 +1,184 @@
+/* The views of hangs: why (the rows of the open incidents, or else of the last one), incidents (a row each), incident
+ * (the rows of all). */
+#include <stdlib.h>
+
+#include "server/core/cut.h"
+#include "server/core/views.h"
+
+#define COLUMNS(list) list, sizeof(list) / sizeof((list)[0])
+#define FIELDS        10
+
+static const char *const kinds[] = {"", "deadlock", "orphan", "peer-failed", "mismatch"};
+
+static const char *kind_name(const incident *i)
+{
+    return i->body.kind < sizeof(kinds) / sizeof(kinds[0]) ? kinds[i->body.kind] : "?";
+}
+
+static const char *state_name(const job *j, const incident *i)
+{
+    if (i->is_acknowledged)
+        return "acknowledged";
+    return incident_is_open(j, i) ? "open" : "closed";
+}
+
+/* In the order of their ids, oldest first; NULL at the end. */
+static incident *incident_at(const job *j, uint32_t at)
+{
+    uint32_t kept = j->incident_count < MAX_INCIDENTS ? j->incident_count : MAX_INCIDENTS;
+    return at < kept ? j->incidents[(j->incident_count - kept + at) % MAX_INCIDENTS] : NULL;
+}
+
+static incident *incident_find(const job *j, uint32_t id)
+{
+    incident *i = id > 0 ? j->incidents[(id - 1) % MAX_INCIDENTS] : NULL;
+    return i != NULL && i->id == id ? i : NULL;
+}
+
+/* -------------------------------------------------------------------------------------------------- rows */
+
+static const psd_column why_columns[] = {
+    {"job", PSD_CELL_TEXT},    {"incident", PSD_CELL_INT},  {"class", PSD_CELL_TEXT},
+    {"state", PSD_CELL_TEXT},  {"rank", PSD_CELL_INT},      {"role", PSD_CELL_TEXT},
+    {"op", PSD_CELL_TEXT},     {"group", PSD_CELL_INT},     {"ordinal", PSD_CELL_INT},
+    {"tensor", PSD_CELL_TEXT}, {"peer", PSD_CELL_INT},      {"site", PSD_CELL_TEXT},
+    {"waiting", PSD_CELL_NS},  {"waits_for", PSD_CELL_INT}, {"text", PSD_CELL_TEXT},
+};
+
+/* Cuts a row of `text` at its tabs; the rest of the text, or NULL. */
+static char *next_row(char *text, const char *fields[FIELDS])
+{
+    for (int i = 0; i < FIELDS; i++)
+        fields[i] = "";
+    char *end = strchr(text, '\n');
+    if (end == NULL)
+        return NULL;
+    *end = 0;
+    for (int i = 0; i < FIELDS && text != NULL; i++) {
+        fields[i] = text;
+        text = strchr(text, '\t');
+        if (text != NULL)
+            *text++ = 0;
+    }
+    return end + 1;
+}
+
+static int64_t number_of(const char *text)
+{
+    bool is_negative = *text == '-';
+    int64_t value = 0;
+    for (text += is_negative; *text >= '0' && *text <= '9' && value < INT64_MAX / 10 - 1; text++)
+        value = value * 10 + (*text - '0');
+    return is_negative ? -value : value;
+}
+
+static void fill_row(psd_cell *row, const job *j, const incident *i, const char *const fields[FIELDS])
+{
+    *row++ = cell_text(j->name);
+    *row++ = cell_int(i->id);
+    *row++ = cell_text(kind_name(i));
+    *row++ = cell_text(state_name(j, i));
+    *row++ = cell_int(number_of(fields[0]));
+    *row++ = cell_text(fields[1]);
+    *row++ = cell_text(fields[2]);
+    *row++ = cell_int(number_of(fields[3]));
+    *row++ = cell_int(number_of(fields[4]));
+    *row++ = cell_text(fields[5]);
+    *row++ = cell_int(number_of(fields[6]));
+    *row++ = cell_text(fields[7]);
+    *row++ = cell_int(number_of(fields[8]));
+    *row++ = cell_int(number_of(fields[9]));
+    *row = cell_text(i->body.text);
+}
+
+static void visit_rows_of(psd_core *core, const job *j, const incident *i, page *p)
+{
+    const char *fields[FIELDS];
+    char *text = arena_text(core, "%s", i->body.rows), *next;
+    for (; text != NULL && (next = next_row(text, fields)) != NULL; text = next) {
+        psd_cell *row = page_row(p);
+        if (row != NULL)
+            fill_row(row, j, i, fields);
+    }
+}
+
+static void visit_why(psd_core *core, job *j, page *p)
+{
+    const incident *i, *last = NULL;
+    bool any = false;
+    for (uint32_t at = 0; (i = incident_at(j, at)) != NULL; at++) {
+        last = i;
+        any = any || incident_is_open(j, i);
+        if (incident_is_open(j, i))
+            visit_rows_of(core, j, i, p);
+    }
+    if (!any && last != NULL)
+        visit_rows_of(core, j, last, p);
+}
+
+/* -------------------------------------------------------------------------------------------------- lists */
+
+static const psd_column incidents_columns[] = {
+    {"job", PSD_CELL_TEXT},   {"incident", PSD_CELL_INT}, {"class", PSD_CELL_TEXT},
+    {"state", PSD_CELL_TEXT}, {"age", PSD_CELL_NS},       {"text", PSD_CELL_TEXT},
+};
+
+static void visit_incidents(psd_core *core, job *j, page *p)
+{
+    const incident *i;
+    for (uint32_t at = 0; (i = incident_at(j, at)) != NULL; at++) {
+        psd_cell *row = page_row(p);
+        if (row == NULL)
+            continue;
+        *row++ = cell_text(j->name);
+        *row++ = cell_int(i->id);
+        *row++ = cell_text(kind_name(i));
+        *row++ = cell_text(state_name(j, i));
+        *row++ = cell_int(core->now - i->at);
+        *row = cell_text(i->body.text);
+    }
+}
+
+static void visit_all(psd_core *core, job *j, page *p)
+{
+    const incident *i;
+    for (uint32_t at = 0; (i = incident_at(j, at)) != NULL; at++)
+        visit_rows_of(core, j, i, p);
+}
+
+const view *hang_view_find(const char *name)
+{
+    static const view views[] = {
+        {"why", COLUMNS(why_columns), visit_why, NULL},
+        {"incidents", COLUMNS(incidents_columns), visit_incidents, NULL},
+        {"incident", COLUMNS(why_columns), visit_all, NULL},
+    };
+    for (size_t i = 0; i < sizeof(views) / sizeof(views[0]); i++)
+        if (strcmp(views[i].name, name) == 0)
+            return &views[i];
+    return NULL;
+}
+
+/* ------------------------------------------------------------------------------------------------- acknowledge */
+
+bool hang_acknowledge(psd_core *core, const psd_msg_query *query, psd_msg_reply *reply)
+{
+    static const char command[] = "ack/";
+    if (strncmp(query->view, command, sizeof(command) - 1) != 0)
+        return false;
+    uint32_t id = (uint32_t)number_of(query->view + sizeof(command) - 1);
+    for (uint32_t k = 0; k < core->job_count; k++) {
+        job *j = core->jobs[k];
+        incident *i = query->job[0] == 0 || strcmp(query->job, j->name) == 0 ? incident_find(j, id) : NULL;
+        if (i == NULL)
+            continue;
+        i->is_acknowledged = true;
+        mark_journal(core);
+        (void)snprintf(reply->text, sizeof(reply->text), "incident %u of job %s is acknowledged", id,
+                       j->name);
+        return true;
+    }
+    reply->status = PSD_ERR_NOT_FOUND;
+    (void)snprintf(reply->text, sizeof(reply->text), "there is no incident %u", id);
+    return true;
+}
