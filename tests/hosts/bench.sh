@@ -1,5 +1,5 @@
 #!/bin/bash
-# psd between two hosts beside one plain TCP stream over the same cable, in interleaved rounds; medians.
+# psd between two hosts beside one plain TCP stream over the same cable, in interleaved rounds; a Markdown table.
 #   tests/hosts/bench.sh BUILD
 # Measures and prints; fails only when something does not run. ROUNDS (default 7), BYTES (default 67108864).
 if [ -z "${PSD_BENCH_INSIDE-}" ]; then
@@ -22,20 +22,32 @@ plain() { # BUFFER_BYTES: microseconds of one transfer
     "${on[@]}" "$stream" 10.77.0.2 6000 "$bytes" "$1" 5 && wait $!
 }
 
-with_psd() { # HOSTS OPERATION OPTIONS: the same
+with_psd() { # HOSTS OPERATION OPTIONS: the same; in place where that is possible
     local where=$1
     shift
     on_host h1
     "${on[@]}" "$bin/psrun" --timeout 60s --hosts "$where" --rsh "$rsh_template" --no-prefix -n 2 -- \
         "$bin/psd-bench" "$@" -b "$bytes" -e "$bytes" --json -c 0 -w 1 -i 5 2> "$work/psd-bench" |
-        sed -nE 's/.*"time_us":([0-9.]+).*/\1/p' | grep .
+        sed -nE 's/.*"time_us":([0-9.]+).*/\1/p' | tail -1 | grep .
 }
 
-median() { sort -n | awk '{v[NR] = $1} END {print v[int((NR + 1) / 2)]}'; }
-
-row() { # NAME FILE MICROSECONDS_OF_PLAIN
-    awk -v name="$1" -v us="$(median < "$2")" -v plain="$3" -v bytes="$bytes" \
-        'BEGIN {printf "%-44s %9.0f us %7.2f GB/s  %5.2f\n", name, us, bytes / us / 1000, plain / us}'
+# The ratio is of times of one round, so that what disturbs the machine for a while disturbs both; its median, and its
+# least and greatest.
+row() { # NAME FILE
+    paste "$2" "$work/plain" | awk -v name="$1" -v bytes="$bytes" '
+        function sort(v, n,    i, j, x) {
+            for (i = 2; i <= n; i++) {
+                x = v[i]
+                for (j = i - 1; j > 0 && v[j] > x; j--) v[j + 1] = v[j]
+                v[j + 1] = x
+            }
+        }
+        { us[NR] = $1; ratio[NR] = $2 / $1 }
+        END {
+            sort(us, NR); sort(ratio, NR); m = int((NR + 1) / 2)
+            printf "| %s | %.0f [%.0f-%.0f] | %.2f | %.2f [%.2f-%.2f] |\n", name, us[m], us[1], us[NR], bytes / us[m] / 1000,
+                ratio[m], ratio[1], ratio[NR]
+        }'
 }
 
 hosts_up 2 && start_psd h1 || exit 1
@@ -45,11 +57,10 @@ for ((i = 0; i < rounds; i++)); do
         with_psd h1,h2 all_reduce >> "$work/all_reduce"; } ||
         { echo "bench.sh: a run failed:"; cat "$work/psd-bench" "$work/listener"; exit 1; }
 done
-reference=$(median < "$work/plain")
-echo "one transfer of $bytes bytes between two hosts, veth, medians of $rounds interleaved rounds"
-printf '%-44s %9s    %7s       %5s\n' '' time rate ratio
-row 'one TCP stream, buffers of this size' "$work/plain" "$reference"
-row 'one TCP stream, 256 KiB again and again' "$work/plain_reused" "$reference"
-row 'psd send' "$work/send" "$reference"
-row 'psd send, psd_tensor_alloc' "$work/send_psd" "$reference"
-row 'psd all_reduce' "$work/all_reduce" "$reference"
+echo "One transfer of $bytes bytes between two hosts, veth: medians [least-greatest] of $rounds interleaved rounds."
+printf '\n| | us | GB/s | rate over that of one plain TCP stream |\n|---|---|---|---|\n'
+row 'one TCP stream, buffers of this size' "$work/plain"
+row 'one TCP stream, 256 KiB again and again' "$work/plain_reused"
+row 'psd send' "$work/send"
+row 'psd send, psd_tensor_alloc' "$work/send_psd"
+row 'psd all_reduce' "$work/all_reduce"
