@@ -112,6 +112,8 @@ int main(int argc, char **argv)
     code = has_psd ? run_all(&args, &systems, probe) : 1;
     double others = machine_seconds() - machine - (own_seconds(&systems) - own);
     seconds = (double)(psd_now_ns() - begun) / 1e9 - seconds;
+    for (int i = 0; i < systems.count; i++)
+        code |= systems.list[i].is_psd && systems.list[i].is_wrong;
     compare_systems_stop(&systems);
     compare_probe_free(probe);
     printf("\n%.0f s; other programs used %.0f%% of a core meanwhile.\n", seconds,

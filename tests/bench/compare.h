@@ -46,6 +46,7 @@ typedef struct compare_system {
     int serial; /* what its ranks call themselves in bench_hello */
     bool is_psd;
     bool is_peer_mpi; /* one of those of which the best counts */
+    bool is_wrong;    /* a result of its was, or it failed */
     pid_t pid;        /* of its launcher; 0: not started */
     int channels[COMPARE_MAX_RANKS];
     double cpu[COMPARE_MAX_RANKS]; /* seconds that each rank has used */

@@ -49,6 +49,7 @@ static int64_t prepare(const compare_case *c, const compare_lane *lane, const co
     if (!compare_system_do(lane->system, &order, &answer))
         return 0;
     if (answer.wrong != 0) {
+        lane->system->is_wrong = true;
         fprintf(stderr, "compare: WRONG: %s: %s of %s: %lld elements\n", lane->system->shown,
                 compare_kind_name(c->kind), bench_text_bytes(c->bytes, size, sizeof size),
                 (long long)answer.wrong);

@@ -343,6 +343,7 @@ static bool fail(compare_system *system, const bench_order *order, const char *w
             system->channels[i] = -1;
         }
     kill(system->pid, SIGTERM);
+    system->is_wrong = true;
     return false;
 }
 
