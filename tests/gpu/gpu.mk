@@ -10,9 +10,9 @@ GPU_NCCL_INC := $(firstword $(foreach d,$(NCCL_HOME) $(patsubst %/include,%,$(GP
                   $(patsubst -I%,%,$(filter -I%,$(shell pkg-config --cflags-only-I nccl 2>/dev/null))))
 GPU_FOUND := $(if $(filter none,$(CUDA_HOME)),,$(and $(GPU_CUDA_INC),$(GPU_NCCL_INC)))
 
-.PHONY: gpu-sim gpu-sim-test
+.PHONY: gpu-sim gpu-sim-test gpu-sim-permissive
 ifeq ($(GPU_FOUND),)
-gpu-sim gpu-sim-test:
+gpu-sim gpu-sim-test gpu-sim-permissive:
 	@echo 'gpu: skipped: no headers of CUDA and NCCL (CUDA_HOME, NCCL_HOME)'
 else
 
@@ -43,4 +43,6 @@ $(GPUSIM_TESTS): $(BUILD)/%: $(BUILD)/obj/%.o $(BUILD)/obj/tests/gpu/sim/tests/c
 gpu-sim: $(GPUSIM_RT) $(GPUSIM_NCCL) ## the device simulator (libcudart, libnccl over host memory)
 gpu-sim-test: gpu-sim $(GPUSIM_TESTS) ## the simulator's own rules
 	@tests/run.sh $(BUILD) gpu
+gpu-sim-permissive: gpu-sim $(GPUSIM_TESTS) ## each rule of the simulator, weakened, must fail a test
+	@tests/gpu/sim/permissive.sh $(BUILD) '$(CC)' '$(ALL_CFLAGS) $(GPU_CFLAGS)' '$(ALL_LDFLAGS)'
 endif

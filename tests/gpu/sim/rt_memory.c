@@ -129,8 +129,8 @@ static cudaError_t allocate(void **out, size_t bytes, enum cudaMemoryType type)
     return cudaSuccess;
 }
 
-/* cudaFree waits for the device: CUDA C++ Best Practices and NCCL's own groups.cc count on it ("if cudaFree
- * happens ... it could block"). */
+/* CUDA C++ Programming Guide, "Stream Ordered Memory Allocator": cudaMalloc and cudaFree "causes GPU to synchronize across
+ * all executing CUDA streams". So the free waits for what the device runs. */
 static cudaError_t release(void *pointer, enum cudaMemoryType type)
 {
     if (pointer == NULL)

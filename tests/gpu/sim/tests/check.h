@@ -10,7 +10,7 @@
 #include <nccl.h>
 
 #define CHECK_RANKS   8
-#define CHECK_SECONDS 20 /* for one case */
+#define CHECK_SECONDS 20 /* for one case; CASE_SECONDS */
 
 /* What the processes of a case share; all zero at the start. */
 typedef struct shared {

@@ -311,7 +311,7 @@ static void scaled_sum(int rank, shared *s)
     float *data = device_copy(host, sizeof host);
     ncclRedOp_t op;
     OK(ncclRedOpCreatePreMulSum(&op, &scale, ncclFloat, ncclScalarHostImmediate, comm));
-    CHECK_EQ(ncclAllReduce(data, data, 2, ncclDouble, op, comm, stream), ncclInvalidArgument);
+    CHECK_EQ(ncclAllReduce(data, data, 1, ncclDouble, op, comm, stream), ncclInvalidArgument);
     OK(ncclAllReduce(data, data, 2, ncclFloat, op, comm, stream));
     OK(ncclRedOpDestroy(op, comm));
     CHECK_EQ(ncclAllReduce(data, data, 2, ncclFloat, op, comm, stream), ncclInvalidArgument);

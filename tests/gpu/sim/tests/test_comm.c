@@ -446,6 +446,9 @@ static void registration(int rank, shared *s)
     OK(ncclCommRegister(comm, (char *)memory + 100, 900, &second));
     CHECK_EQ(ncclCommRegister(comm, host, 64, &second), ncclInvalidArgument);
     CHECK_EQ(ncclCommRegister(comm, memory, 1001, &second), ncclInvalidArgument);
+    OK(cudaSetDevice(1));
+    void *other = device_bytes(64, 0);
+    CHECK_EQ(ncclCommRegister(comm, other, 64, &second), ncclInvalidArgument);
     OK(ncclCommDeregister(comm, handle));
     CHECK_EQ(ncclCommDeregister(comm, handle), ncclInvalidArgument);
     OK(ncclCommDestroy(comm)); /* gives up what is left */
