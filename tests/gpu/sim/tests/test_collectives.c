@@ -302,6 +302,64 @@ static void first_collective_connects(int rank, shared *s)
     OK(ncclCommDestroy(comm));
 }
 
+/* Connects all that the next two use, and leaves both ranks before them. */
+static ncclComm_t connected_pair(int rank, shared *s, char **data, cudaStream_t stream)
+{
+    ncclComm_t comm = make_comm(rank, 2, s, true);
+    *data = device_bytes(128, rank);
+    OK(ncclAllReduce(*data, *data, 64, ncclInt8, ncclSum, comm, stream));
+    if (rank == 0)
+        OK(ncclSend(*data, 64, ncclInt8, 1, comm, stream));
+    else
+        OK(ncclRecv(*data, 64, ncclInt8, 0, comm, stream));
+    OK(finish(stream));
+    return comm;
+}
+
+static void abort_both(int rank, shared *s, ncclComm_t comm)
+{
+    say_step(s, rank, 1);
+    wait_step(s, 1 - rank, 1);
+    OK(ncclCommAbort(comm));
+}
+
+/* Kernels of one communicator run in the order they were issued, whatever streams they are on: another order on
+ * another rank hangs. */
+static void one_kernel_at_a_time(int rank, shared *s)
+{
+    cudaStream_t streams[2] = {make_stream(), make_stream()};
+    char *data;
+    ncclComm_t comm = connected_pair(rank, s, &data, streams[0]);
+    if (rank == 0)
+        OK(ncclSend(data, 64, ncclInt8, 1, comm, streams[0]));
+    OK(ncclAllReduce(data + 64, data + 64, 64, ncclInt8, ncclSum, comm, streams[1]));
+    if (rank == 1)
+        OK(ncclRecv(data, 64, ncclInt8, 0, comm, streams[0]));
+    CHECK(stays_pending(streams[0]));
+    CHECK(stays_pending(streams[1]));
+    abort_both(rank, s, comm);
+}
+
+/* NCCL, src/enqueue.cc: "only drain p2p tasks once colls are depleted": a receive before the collective waits for a
+ * send of the group that the collective holds back. */
+static void collectives_come_first(int rank, shared *s)
+{
+    cudaStream_t stream = make_stream();
+    char *data;
+    ncclComm_t comm = connected_pair(rank, s, &data, stream);
+    if (rank == 0) {
+        OK(ncclGroupStart());
+        OK(ncclSend(data, 64, ncclInt8, 1, comm, stream));
+        OK(ncclAllReduce(data + 64, data + 64, 64, ncclInt8, ncclSum, comm, stream));
+        OK(ncclGroupEnd());
+    } else {
+        OK(ncclRecv(data, 64, ncclInt8, 0, comm, stream));
+        OK(ncclAllReduce(data + 64, data + 64, 64, ncclInt8, ncclSum, comm, stream));
+    }
+    CHECK(stays_pending(stream));
+    abort_both(rank, s, comm);
+}
+
 /* User guide, "User Defined Reduction Operators". */
 static void scaled_sum(int rank, shared *s)
 {
@@ -331,6 +389,8 @@ static const check_case cases[] = {
     {.name = "a missing rank holds the others", .run = missing_rank_holds, .ranks = 3},
     {.name = "an empty collective is nothing", .run = empty_collective, .ranks = 2},
     {.name = "the first collective connects", .run = first_collective_connects, .ranks = 2},
+    {.name = "one kernel at a time", .run = one_kernel_at_a_time, .ranks = 2},
+    {.name = "collectives come first", .run = collectives_come_first, .ranks = 2},
     {.name = "a scaled sum", .run = scaled_sum, .ranks = 2},
 };
 
