@@ -107,8 +107,11 @@ bool engine_turn(engine *e, psd_time_ns now)
 
 static void free_early(engine *e)
 {
-    for (list *node; (node = list_take(&e->early_here)) != NULL;)
+    LIST_EACH(&e->early_here, node, after)
+    {
+        list_remove(node);
         free(LIST_ENTRY(node, message, node));
+    }
 }
 
 static void detach(command *c)
@@ -207,7 +210,6 @@ void engine_close(engine *e)
     free(e->works);
     free(e->indices);
     free(e->statuses);
-    free(e->finished);
     free(e->xfers);
     free(e->generations);
     free(e->free_xfers);

@@ -163,15 +163,12 @@ struct psd_request {
 
 /* What MPI works on. */
 typedef struct mpi_work {
-    xfer *piece_of; /* NULL: a frame, in `buffer` */
-    void *buffer;
+    struct mpi_work *next; /* of those that it has ended */
+    xfer *piece_of;        /* NULL: a frame */
     uint64_t bytes;
-} mpi_work;
-
-typedef struct mpi_finished {
-    mpi_work work;
     bool is_cancelled;
-} mpi_finished;
+    uint8_t frame[];
+} mpi_work;
 
 typedef struct mpi_peer {
     uint64_t credit; /* eager bytes that may still go to it */
@@ -208,10 +205,9 @@ struct psd_backend {
     MPI_Request ring_requests[ENGINE_RING];
     uint32_t ring_head;
     MPI_Request *requests; /* parallel to works */
-    mpi_work *works;
+    mpi_work **works;
     int *indices;
     MPI_Status *statuses;
-    mpi_finished *finished; /* of one poll */
     int work_count;
     int work_capacity;
     xfer **xfers; /* by index */
@@ -276,11 +272,6 @@ mgroup *engine_group(engine *e, uint32_t id);
 
 /* ----------------------------------------------------------------------------------------------- wire.c */
 
-/* Posts the receives of frames. */
-bool wire_open(engine *e);
-void wire_close(engine *e);
-/* Takes in what has come and what MPI has ended. True if there was any. */
-bool wire_poll(engine *e);
 /* Sends a frame, its payload copied. On no memory all groups break. */
 void wire_send(engine *e, int to, const frame *f, const void *payload);
 /* Gives a piece of a transfer to MPI. */
@@ -289,6 +280,14 @@ void wire_cancel(engine *e, const xfer *x);
 /* Eager bytes of this rank were used up. */
 void wire_give_credit(engine *e, int to, uint64_t bytes);
 frame wire_frame(const mgroup *g, frame_type type);
+
+/* ------------------------------------------------------------------------------------------- wire_in.c */
+
+/* Posts the receives of frames. */
+bool wire_open(engine *e);
+void wire_close(engine *e);
+/* Takes in what has come and what MPI has ended. True if there was any. */
+bool wire_poll(engine *e);
 
 /* ------------------------------------------------------------------------------------------- transfer.c */
 

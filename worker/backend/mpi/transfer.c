@@ -12,7 +12,7 @@ static bool make_room(engine *e)
     if (e->free_count > 0)
         return true;
     uint32_t capacity = e->xfer_capacity == 0 ? 256 : e->xfer_capacity * 2;
-    xfer **xfers = realloc(e->xfers, capacity * sizeof *xfers);
+    xfer **xfers = realloc(e->xfers, capacity * sizeof(xfer *));
     if (xfers != NULL)
         e->xfers = xfers;
     uint32_t *generations = realloc(e->generations, capacity * sizeof *generations);
