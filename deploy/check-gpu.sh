@@ -139,6 +139,8 @@ two_can_run() { [ "$devices" -ge 2 ] || [ "$can_share" = yes ]; }
 if two_can_run; then
     check_line "a hang is ended, a new group works" 60 'ended after .* works' \
         "${psrun[@]}" -n 2 -- "$(wrap_for 2)" "$root/tests/programs/hang"
+    check_line "streams of the caller's own" 60 'rank 0: [0-9]+ passed, 0 failed' \
+        "${psrun[@]}" -n 2 -- "$(wrap_for 2)" "$root/tests/gpu/streams"
     check_line "tables bit by bit, 1 server, 1 trainer" 60 'momentum: 0 wrong' \
         "${psrun[@]}" -n 1 --role server -- "$(wrap_for 2)" "$root/bin/psworker" --role server : \
         -n 1 --role trainer -- "$(wrap_for 2)" "$root/tests/programs/table" values 1
@@ -147,7 +149,7 @@ if two_can_run; then
     check_line "the demo, $servers servers, $trainers trainers" 100 'accuracy=.*' env DEMO_SERVERS=$servers DEMO_TRAINERS=$trainers \
         DEMO_WRAP="$(wrap_for $((servers + trainers)))" "$root/deploy/demo.sh" "$root"
 else
-    for name in "a hang is ended" "tables" "the demo"; do note "$name" skip "needs two GPUs, or ranks that can share one"; done
+    for name in "a hang is ended" "streams" "tables" "the demo"; do note "$name" skip "needs two GPUs, or ranks that can share one"; done
 fi
 
 # ---- the host's time for an operation, over NCCL's own calls

@@ -17,7 +17,7 @@ fail() {
 programs=(bin/psd bin/psctl bin/psrun bin/psworker bin/psd-bench)
 examples=(hello_all_reduce send_recv isend_irecv batch_p2p ring broadcast_all_reduce ring_plan reduce_scatter_gather overlap
     ddp_linear digits_train digits_reference)
-tests=(tests/conformance/conformance tests/programs/table tests/programs/hang tests/gpu/check_kernels)
+tests=(tests/conformance/conformance tests/programs/table tests/programs/hang tests/gpu/check_kernels tests/gpu/streams)
 objects=(lib/libpsd.so.0 lib/psd/psd_backend_nccl.so lib/psd/psd_kernels.so)
 if [ -f tests/gpu/raw_nccl.c ]; then tests+=(tests/gpu/raw_nccl); fi
 

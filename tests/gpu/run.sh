@@ -60,6 +60,9 @@ for ranks in 1 2 4; do
     sed -n '/^backend nccl/,/^refused, /p' "$output"
 done
 
+check "streams of the caller's own" 'rank 0: [0-9]+ passed, 0 failed' "${psrun[@]}" -n 2 -- "$build/tests/gpu/streams"
+check "a hang is ended, a new group works" 'ended after .* works' "${psrun[@]}" -n 2 -- "$build/tests/programs/hang"
+
 table() { # servers trainers kind pattern
     check "table $3, $1 servers, $2 trainers" "$4" "${psrun[@]}" -n "$1" --role server -- "$build/bin/psworker" --role server : \
         -n "$2" --role trainer -- "$build/tests/programs/table" "$3" "$1"
