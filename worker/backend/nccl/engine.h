@@ -17,6 +17,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <time.h>
 
 #include "common/log.h"
 #include "worker/backend/host/list.h"
@@ -28,7 +29,10 @@
 #define MOST_SPOILED  32  /* streams; of more, some are forgotten */
 #define MOST_FLYING                                                                                          \
     256 /* operations of a communicator on the device: more would fill the stream's queue and block */
-#define HOLD_NS         (PSD_NS_PER_MS / 5) /* how long a lone send or receive waits for others to go with it */
+/* How long a lone send or receive waits for others to go with it: until its caller has been busy elsewhere for so long, by
+ * its thread's own clock, which a preempted thread's others do not move; or by this wall clock. */
+#define HOLD_CPU_NS     PSD_NS_PER_MS
+#define HOLD_NS         (200 * PSD_NS_PER_MS)
 #define CLOSE_NS        (5 * PSD_NS_PER_S)    /* for all communicators to end when the context ends */
 #define MEMBER_CHECK_NS (100 * PSD_NS_PER_MS) /* between two looks for members that give up the opening */
 #define STOPPED_NS      (2 * PSD_NS_PER_S)    /* for the others to close what a stop of the job has broken */
@@ -57,6 +61,9 @@ struct psd_request {
     psd_op_p2p few[FEW_P2P];
     void *memory; /* splits or a longer batch; NULL */
     psd_time_ns begun;
+    uint64_t place;           /* in the order of the group's starts, from 1 */
+    clockid_t caller_clock;   /* of a lone send or receive: its thread's CPU time, */
+    psd_time_ns caller_begun; /* and what that said */
     /* First recorded on the caller's stream at start; once the operation is queued, recorded after it. */
     cudaEvent_t event;
     _Atomic bool is_queued; /* the event has its second meaning */
@@ -124,9 +131,10 @@ struct psd_backend_group {
     farewell farewell;
 
     /* under lock */
-    list queue;     /* started, not issued */
-    bool flush;     /* somebody waits: held sends and receives are to go */
-    int32_t active; /* requests that are not done */
+    list queue;       /* started, not issued */
+    uint64_t queued;  /* requests so far */
+    uint64_t pressed; /* as many of those are wanted by somebody who waits: held ones among them are to go */
+    int32_t active;   /* requests that are not done */
     follower *followers;
     int32_t follower_count;
     psd_time_ns next_deadline; /* at or before the first of its requests' deadlines */
@@ -168,6 +176,7 @@ struct psd_backend {
     spoiled spoiled[MOST_SPOILED]; /* under lock */
     _Atomic uint64_t bytes_sent;
     _Atomic uint64_t bytes_received;
+    _Atomic int32_t lone;    /* sends and receives, not in a batch, that are not done */
     _Atomic uint32_t breaks; /* groups that have broken so far */
 };
 
@@ -189,6 +198,11 @@ void engine_pause(int *round, psd_time_ns deadline);
 _Noreturn void engine_die(psd_backend *b, const char *text);
 void engine_log(const psd_backend *b, psd_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+static inline bool op_is_lone(const psd_op *op)
+{
+    return op->kind == PSD_OP_SEND || op->kind == PSD_OP_RECV;
+}
 
 static inline psd_status group_status(const psd_backend_group *g)
 {
@@ -245,6 +259,7 @@ psd_status request_wait(psd_backend *b, psd_request *const *requests, int32_t co
                         psd_time_ns deadline);
 psd_status request_stream_wait(psd_request *r, void *stream, psd_time_ns deadline);
 void request_release(psd_request *r);
+void request_press_all(psd_backend *b); /* somebody blocks: what is held back in any group is to go */
 const char *request_text(const psd_request *r);
 void requests_free(psd_backend *b);
 

@@ -46,6 +46,7 @@ static psd_status drain(psd_backend *b, cudaStream_t stream, psd_time_ns deadlin
     char text[LIBS_TEXT];
     cudaEvent_t event = NULL;
     uint32_t breaks = atomic_load(&b->breaks);
+    request_press_all(b);
     psd_status status = PSD_OK;
     int round = 0;
     const char *what = "cudaEventCreateWithFlags";

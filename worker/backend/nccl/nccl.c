@@ -218,11 +218,13 @@ static psd_status nccl_token(psd_backend *b, uint8_t *out, size_t capacity, uint
 
 static psd_status nccl_chan_send(psd_backend *b, uint32_t world_rank, const void *data, uint32_t bytes)
 {
+    request_press_all(b); /* the message may be about what is held back */
     return b->host_ops->chan_send(b->host, world_rank, data, bytes);
 }
 
 static psd_status nccl_chan_recv(psd_backend *b, psd_time_ns deadline, psd_chan_msg *out)
 {
+    request_press_all(b);
     return b->host_ops->chan_recv(b->host, deadline, out);
 }
 

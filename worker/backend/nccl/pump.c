@@ -1,7 +1,7 @@
 /* From a group's queue to the device and back.
  *
- * Lone sends and receives are held until somebody waits, something else is started on the group, or HOLD_NS have passed,
- * and then go as one group call: on the communicator's one stream each would otherwise block the next until its partner
+ * Lone sends and receives are held until somebody waits, something else is started on the group, or their caller is
+ * busy elsewhere (HOLD_NS), and then go as one group call: on the communicator's one stream each would otherwise block the next until its partner
  * comes, and two ranks that both send first and receive second would wait for ever. */
 #include "worker/backend/nccl/engine.h"
 
@@ -9,7 +9,7 @@
 
 static bool is_lone(const psd_request *r)
 {
-    return r->op.kind == PSD_OP_SEND || r->op.kind == PSD_OP_RECV;
+    return op_is_lone(&r->op);
 }
 
 static bool is_p2p(const psd_request *r)
@@ -53,15 +53,26 @@ static psd_request *first_able(const psd_backend_group *g)
     return NULL;
 }
 
+/* Has the thread that started this done something else for long enough? Then it will not start what goes with it. */
+static bool has_left(const psd_request *r, psd_time_ns now)
+{
+    struct timespec ts = {0, 0};
+    if (now - r->begun >= HOLD_NS || clock_gettime(r->caller_clock, &ts) != 0)
+        return true; /* or the thread is gone */
+    return ts.tv_sec * PSD_NS_PER_S + ts.tv_nsec - r->caller_begun >= HOLD_CPU_NS;
+}
+
+/* The last of those held decides: while a thread starts more of them, all wait. */
 static bool must_go(const psd_backend_group *g, const psd_request *first, psd_time_ns now)
 {
-    if (g->flush || now - first->begun >= HOLD_NS)
+    const psd_request *last = LIST_ENTRY(g->queue.prev, psd_request, node);
+    if (first->place <= g->pressed)
         return true;
     for (const list *node = g->queue.next; node != &g->queue; node = node->next) {
         if (!is_lone(LIST_ENTRY(node, psd_request, node)))
             return true;
     }
-    return false;
+    return has_left(last, now);
 }
 
 /* All sends and receives before the next collective. */
@@ -93,7 +104,6 @@ static void take_unit(psd_backend_group *g, list *unit, psd_time_ns now, bool *i
         list_append(unit, &first->node);
     } else if (first != NULL && must_go(g, first, now)) {
         take_p2p(g, unit);
-        g->flush = false;
     } else {
         *is_held = first != NULL;
     }

@@ -132,6 +132,18 @@ static bool copy_op(psd_request *r, const psd_backend_group *g, const psd_op *op
     return true;
 }
 
+/* Starts the clock by which a lone operation is held. */
+static void note_caller(psd_request *r)
+{
+    struct timespec ts = {0, 0};
+    if (pthread_getcpuclockid(pthread_self(), &r->caller_clock) != 0 ||
+        clock_gettime(r->caller_clock, &ts) != 0) {
+        r->caller_clock = CLOCK_MONOTONIC;
+        clock_gettime(r->caller_clock, &ts);
+    }
+    r->caller_begun = ts.tv_sec * PSD_NS_PER_S + ts.tv_nsec;
+}
+
 /* Numbers the operation. Under lock, in the order of starts. */
 static void give_ordinal(psd_backend_group *g, psd_request *r)
 {
@@ -163,7 +175,10 @@ static psd_status enqueue(psd_backend_group *g, psd_request *r)
             give_ordinal(g, r);
         if (r->op.deadline < g->next_deadline)
             g->next_deadline = r->op.deadline;
+        r->place = ++g->queued;
         g->active++;
+        if (op_is_lone(&r->op))
+            atomic_fetch_add_explicit(&b->lone, 1, memory_order_relaxed);
         list_append(&g->queue, &r->node);
         if (b->is_idle)
             engine_kick(b);
@@ -200,6 +215,9 @@ psd_status request_start(psd_backend_group *g, const psd_op *op, psd_request **o
     psd_request *r = request_take(b);
     if (r == NULL)
         return PSD_ERR_NOMEM;
+    bool is_lone = op_is_lone(op);
+    if (is_lone)
+        note_caller(r);
     status = copy_op(r, g, op) ? mark_start(b, r) : PSD_ERR_NOMEM;
     if (status == PSD_OK)
         status = enqueue(g, r);
@@ -208,7 +226,7 @@ psd_status request_start(psd_backend_group *g, const psd_op *op, psd_request **o
         return status;
     }
     *out = r;
-    if (op->kind != PSD_OP_SEND && op->kind != PSD_OP_RECV)
+    if (!is_lone)
         engine_try(b, g);
     return PSD_OK;
 }
@@ -252,6 +270,8 @@ void request_finish(psd_request *r, psd_status status)
     if (r->is_followed)
         follow_end(r);
     g->active--;
+    if (op_is_lone(&r->op))
+        atomic_fetch_sub_explicit(&b->lone, 1, memory_order_relaxed);
     atomic_store_explicit(&r->is_done, true, memory_order_release);
     pthread_mutex_unlock(&b->lock);
     if (!detached)
@@ -285,8 +305,21 @@ static bool is_done(const psd_request *r)
 static void press(psd_backend_group *g)
 {
     pthread_mutex_lock(&g->backend->lock);
-    g->flush = true;
+    g->pressed = g->queued;
     pthread_mutex_unlock(&g->backend->lock);
+}
+
+void request_press_all(psd_backend *b)
+{
+    if (atomic_load_explicit(&b->lone, memory_order_relaxed) == 0)
+        return;
+    pthread_mutex_lock(&b->lock);
+    for (list *node = b->groups.next; node != &b->groups; node = node->next) {
+        psd_backend_group *g = LIST_ENTRY(node, psd_backend_group, node);
+        g->pressed = g->queued;
+    }
+    pthread_mutex_unlock(&b->lock);
+    engine_try(b, NULL);
 }
 
 psd_status request_test(psd_request *r, psd_op_result *result)
@@ -328,6 +361,7 @@ psd_status request_wait(psd_backend *b, psd_request *const *requests, int32_t co
                         psd_time_ns deadline)
 {
     int round = 0;
+    request_press_all(b);
     while (!is_over(requests, count, any)) {
         for (int32_t i = 0; i < count; i++) {
             if (requests[i] != NULL && !is_done(requests[i]))
@@ -351,6 +385,8 @@ psd_status request_stream_wait(psd_request *r, void *stream, psd_time_ns deadlin
     while (!atomic_load_explicit(&r->is_queued, memory_order_acquire) && !is_done(r)) {
         press(r->group);
         engine_try(b, r->group);
+        if (round == 1)
+            request_press_all(b);
         if (atomic_load_explicit(&r->is_queued, memory_order_acquire) || is_done(r))
             break;
         if (psd_now_ns() >= deadline)
