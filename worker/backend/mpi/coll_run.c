@@ -211,6 +211,7 @@ void coll_run_advance(psd_request *r)
         r->pending = 1; /* none of this round ends it while it is being posted */
         post(r, &messages, false);
         post(r, &messages, true);
+        coll_meanwhile(&r->schedule, r->round - 1);
         r->pending--;
     }
 }
