@@ -1,5 +1,6 @@
 /* psrun: what ranks are started with, how they end, and that nothing is left of them. Ranks are small shell
  * scripts. */
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,6 +50,30 @@ PSD_TEST(psrun, environment)
                  0);
     says(output, "[0] tcp://127.0.0.1:7001,j,infer,0,2,0,0,0,2,2,127.0.0.1,7001\n");
     says(output, "[1] tcp://127.0.0.1:7001,j,infer,1,2,1,1,1,2,2,127.0.0.1,7001\n");
+    free(output);
+}
+
+PSD_TEST(psrun, binding)
+{
+    char *output = NULL;
+    const char *list = "grep Cpus_allowed_list /proc/self/status";
+    cpu_set_t mine;
+    char too_many[16];
+    cr_assert_eq(sched_getaffinity(0, sizeof(mine), &mine), 0);
+    snprintf(too_many, sizeof(too_many), "%d", CPU_COUNT(&mine) + 1);
+    ends((const char *[]){"--bind", "none", "--", SH, "-c", list, NULL}, 0, "Cpus_allowed_list");
+    ends((const char *[]){"--bind", "core", "--", SH, "-c", list, NULL}, 0,
+         "psrun: ranks bound to cores: 0 on ");
+    ends((const char *[]){"-n", too_many, "--bind", "core", "--", "true", NULL}, 0, "none is bound");
+    ends((const char *[]){"--bind", "socket", "--", "true", NULL}, 2, "must be core or none");
+    ends((const char *[]){"--bind", "core", "--hosts", "a", "--", "true", NULL}, 2, "leave out --hosts");
+    if (CPU_COUNT(&mine) != 2 || !CPU_ISSET(0, &mine) || !CPU_ISSET(1, &mine))
+        return;
+    cr_assert_eq(psrun((const char *[]){"-n", "2", "--bind", "core", "--", SH, "-c", list, NULL}, &output),
+                 0);
+    says(output, "0 on 0, 1 on 1");
+    says(output, "[0] Cpus_allowed_list:\t0\n");
+    says(output, "[1] Cpus_allowed_list:\t1\n");
     free(output);
 }
 

@@ -24,6 +24,9 @@ static const char help[] =
     "  --hosts A,B,...           deal the ranks over these hosts in blocks and start them by --rsh\n"
     "  --rsh TEMPLATE            (default \"ssh {host} {command}\"; {command} is one argument, for a\n"
     "                            shell)\n"
+    "  --bind core|none          core: each rank gets cores of its own, if there are as many as ranks, and\n"
+    "                            psrun says which: lower latency, but two jobs then share cores\n"
+    "                            (default none: the kernel chooses)\n"
     "  --tag-output              \"[rank] \" before each line of output (the default)\n"
     "  --no-prefix               the lines as they are\n"
     "  --version, --help\n"
@@ -43,6 +46,7 @@ enum {
     OPT_TIMEOUT,
     OPT_HOSTS,
     OPT_RSH,
+    OPT_BIND,
     OPT_TAG,
     OPT_NO_PREFIX,
     OPT_VERSION,
@@ -58,6 +62,7 @@ static const struct option longopts[] = {
     {"timeout", required_argument, NULL, OPT_TIMEOUT},
     {"hosts", required_argument, NULL, OPT_HOSTS},
     {"rsh", required_argument, NULL, OPT_RSH},
+    {"bind", required_argument, NULL, OPT_BIND},
     {"tag-output", no_argument, NULL, OPT_TAG},
     {"no-prefix", no_argument, NULL, OPT_NO_PREFIX},
     {"version", no_argument, NULL, OPT_VERSION},
@@ -130,6 +135,13 @@ static psd_launch_result parse_rsh(const char *value, psd_launch_args *args)
     return PSD_LAUNCH_RUN;
 }
 
+static psd_launch_result parse_bind(const char *value, psd_launch_args *args)
+{
+    args->bind = strcmp(value, "core") == 0;
+    return args->bind || strcmp(value, "none") == 0 ? PSD_LAUNCH_RUN
+                                                    : wrong("--bind", value, "must be core or none");
+}
+
 /* Options that concern the whole job: only before the first program. */
 static psd_launch_result parse_job_option(int option, const char *value, psd_launch_args *args)
 {
@@ -152,6 +164,8 @@ static psd_launch_result parse_job_option(int option, const char *value, psd_lau
         return parse_hosts(value, args);
     case OPT_RSH:
         return parse_rsh(value, args);
+    case OPT_BIND:
+        return parse_bind(value, args);
     case OPT_TAG:
         args->prefix = true;
         return PSD_LAUNCH_RUN;
@@ -243,6 +257,10 @@ static psd_launch_result check(psd_launch_args *args, bool rsh_given)
     }
     if (rsh_given && args->host_count == 0) {
         fputs("psrun: --rsh is for --hosts, which is missing\n", stderr);
+        return PSD_LAUNCH_USAGE;
+    }
+    if (args->bind && args->host_count > 0) {
+        fputs("psrun: --bind is for ranks on this host: leave out --hosts\n", stderr);
         return PSD_LAUNCH_USAGE;
     }
     if (args->host_count > args->world) {

@@ -29,6 +29,7 @@ typedef struct psd_launch_args {
     int64_t timeout_ms; /* -1: none */
     bool standalone;
     bool prefix;
+    bool bind; /* each rank of this host to cores of its own */
 } psd_launch_args;
 
 typedef enum psd_launch_result {

@@ -21,6 +21,7 @@ static void become(const psd_spawn *spawn, pid_t parent, int report)
     ready = ready && (spawn->out < 0 || dup2(spawn->out, STDOUT_FILENO) >= 0);
     ready = ready && (spawn->err < 0 || dup2(spawn->err, STDERR_FILENO) >= 0);
     ready = ready && (spawn->keep < 0 || fcntl(spawn->keep, F_SETFD, 0) == 0);
+    ready = ready && (spawn->cores == NULL || sched_setaffinity(0, sizeof(*spawn->cores), spawn->cores) == 0);
     signal(SIGPIPE, SIG_DFL);
     sigprocmask(SIG_SETMASK, &none, NULL);
     if (ready)

@@ -2,6 +2,7 @@
 #ifndef PSD_LAUNCH_SPAWN_H
 #define PSD_LAUNCH_SPAWN_H
 
+#include <sched.h>
 #include <stdbool.h>
 #include <sys/types.h>
 
@@ -12,7 +13,8 @@ typedef struct psd_spawn {
     char *const *env;
     int out; /* the child's stdout and stderr; -1: psrun's own */
     int err;
-    int keep; /* a descriptor that the child keeps open; -1: none */
+    int keep;               /* a descriptor that the child keeps open; -1: none */
+    const cpu_set_t *cores; /* that it is bound to; NULL: psrun's */
 } psd_spawn;
 
 /* Starts it in a process group of its own, to be killed by the kernel when psrun dies; input is /dev/null.

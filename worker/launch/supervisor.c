@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "worker/launch/cores.h"
 #include "worker/launch/environment.h"
 #include "worker/launch/orphans.h"
 #include "worker/launch/output.h"
@@ -27,6 +28,7 @@
 #define TWICE_MS    300 /* timeout(1) sends its signal to psrun twice at once, which is one request */
 #define EVENTS      64
 #define MAX_WAIT_MS 1000
+#define TOLD_CORES  8 /* ranks whose cores are printed */
 
 typedef struct rank_process {
     psd_launch_rank place;
@@ -154,6 +156,26 @@ static void start_failed(supervisor *s, const rank_process *process, const char 
          process->place.rank, program, exec_failed ? "run" : "started", strerror(error));
 }
 
+/* What becomes of --bind, in one line; the first ranks stand for all. */
+static void tell_cores(const psd_launch_args *args)
+{
+    char text[512];
+    size_t at = 0;
+    cpu_set_t cores;
+    if (!psd_cores_share(0, args->world, &cores)) {
+        fprintf(stderr, "psrun: --bind core: there are fewer cores than ranks (%d): none is bound\n",
+                args->world);
+        return;
+    }
+    for (int32_t rank = 0; rank < args->world && rank < TOLD_CORES; rank++) {
+        char list[32];
+        (void)psd_cores_share(rank, args->world, &cores);
+        psd_cores_format(&cores, list, sizeof(list));
+        at += (size_t)snprintf(text + at, sizeof(text) - at, "%s%d on %s", rank > 0 ? ", " : "", rank, list);
+    }
+    fprintf(stderr, "psrun: ranks bound to cores: %s%s\n", text, args->world > TOLD_CORES ? ", ..." : "");
+}
+
 static void start_rank(supervisor *s, int32_t rank)
 {
     rank_process *process = &s->ranks[rank];
@@ -170,6 +192,9 @@ static void start_rank(supervisor *s, int32_t rank)
                        .out = ok ? open_stream(s, rank, STDOUT_FILENO) : -1,
                        .err = ok ? open_stream(s, rank, STDERR_FILENO) : -1,
                        .keep = -1};
+    cpu_set_t cores;
+    if (s->args->bind && psd_cores_share(rank, s->args->world, &cores))
+        spawn.cores = &cores;
     if (ok && (spawn.out < 0 || spawn.err < 0)) {
         error = errno;
         ok = false;
@@ -398,6 +423,8 @@ int psd_launch_run(const psd_launch_args *args, int signal_fd, pid_t coordinator
         fprintf(stderr, "psrun: cannot start: %s\n", strerror(errno));
         s.code = 1;
     } else {
+        if (args->bind)
+            tell_cores(args);
         for (int32_t i = 0; i < args->world && !s.failed; i++)
             start_rank(&s, i);
         if (s.failed)
