@@ -18,6 +18,7 @@
 #define TICK_NS        (500 * INT64_C(1000))
 #define TICK_BUSY_NS   (100 * INT64_C(1000)) /* while the program leaves operations to the progress thread */
 #define BUSY_TICKS     50                    /* without such an operation, until they are long again */
+#define FEW_CALLS      8                     /* in a tick */
 #define IDLE_NS        (10 * PSD_NS_PER_MS)  /* without a call, until the progress thread goes to sleep */
 #define SPIN_NS        (50 * INT64_C(1000))
 #define PAUSE_NS       (2 * INT64_C(1000)) /* the first part of it without giving the core away */
@@ -295,11 +296,12 @@ static void *progress_main(void *arg)
     uint32_t seen = e->calls;
     while (!e->stop) {
         bool was_called = e->calls != seen;
+        bool is_away = e->calls - seen <= FEW_CALLS; /* it computes, mostly */
         seen = e->calls;
         idle = was_called ? 0 : idle + tick;
         busy_ticks -= busy_ticks > 0;
         if (e->waiters == 0 && has_work(e)) {
-            busy_ticks = BUSY_TICKS;
+            busy_ticks = is_away ? BUSY_TICKS : busy_ticks;
             if (was_called)
                 (void)engine_poll(e, false);
             else
