@@ -303,9 +303,10 @@ static void first_collective_connects(int rank, shared *s)
 }
 
 /* Connects all that the next two use, and leaves both ranks before them. */
-static ncclComm_t connected_pair(int rank, shared *s, char **data, cudaStream_t stream)
+static ncclComm_t connected_pair(int rank, shared *s, char **data)
 {
     ncclComm_t comm = make_comm(rank, 2, s, true);
+    cudaStream_t stream = make_stream();
     *data = device_bytes(128, rank);
     OK(ncclAllReduce(*data, *data, 64, ncclInt8, ncclSum, comm, stream));
     if (rank == 0)
@@ -327,9 +328,9 @@ static void abort_both(int rank, shared *s, ncclComm_t comm)
  * another rank hangs. */
 static void one_kernel_at_a_time(int rank, shared *s)
 {
-    cudaStream_t streams[2] = {make_stream(), make_stream()};
     char *data;
-    ncclComm_t comm = connected_pair(rank, s, &data, streams[0]);
+    ncclComm_t comm = connected_pair(rank, s, &data);
+    cudaStream_t streams[2] = {make_stream(), make_stream()};
     if (rank == 0)
         OK(ncclSend(data, 64, ncclInt8, 1, comm, streams[0]));
     OK(ncclAllReduce(data + 64, data + 64, 64, ncclInt8, ncclSum, comm, streams[1]));
@@ -344,9 +345,9 @@ static void one_kernel_at_a_time(int rank, shared *s)
  * send of the group that the collective holds back. */
 static void collectives_come_first(int rank, shared *s)
 {
-    cudaStream_t stream = make_stream();
     char *data;
-    ncclComm_t comm = connected_pair(rank, s, &data, stream);
+    ncclComm_t comm = connected_pair(rank, s, &data);
+    cudaStream_t stream = make_stream();
     if (rank == 0) {
         OK(ncclGroupStart());
         OK(ncclSend(data, 64, ncclInt8, 1, comm, stream));
