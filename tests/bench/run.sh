@@ -11,8 +11,8 @@ set -u
 build=$1
 here=$build/tests/bench
 parts=${BENCH_PARTS:-small large four link recorder heartbeats ddp plans}
-short='' four_sizes=4,4K,64K,256K,4M,64M recorder_rounds=31
-[ "${BENCH:-}" = short ] && short=short four_sizes=4,256K,4M recorder_rounds=15
+short='' four_sizes=4,4K,64K,256K,4M,64M recorder_runs=5
+[ "${BENCH:-}" = short ] && short=short four_sizes=4,256K,4M recorder_runs=2
 rounds=${BENCH_ROUNDS:-7}
 systems=${BENCH_SYSTEMS:-psd,openmpi,openmpi-tuned,openmpi-ring,gloo}
 bad=0
@@ -42,14 +42,19 @@ two_ranks() {
     local sizes=
     want small && sizes=4,4K,64K
     want large && sizes=${sizes:+$sizes,}256K,4M,64M
+    [ -n "$short" ] && sizes=${sizes/,64K/}
     compare "Operations, 2 ranks" --systems "$systems" --sizes "$sizes"
 }
 
 recorder() {
     title "The recorder of operations"
     "$here/bench_recorder" || bad=1
-    "$here/compare" --systems psd,psd-record-off --ops all_reduce --sizes 4,4K,1M --own-only --difference --turn 10 \
-        --rounds "$recorder_rounds" || bad=1
+    # Started anew each time: where its memory happens to lie makes two runs of one program differ by more than this costs.
+    local i
+    for ((i = 0; i < recorder_runs; i++)); do
+        "$here/compare" --systems psd,psd-record-off --ops all_reduce --sizes 4,4K,1M --own-only --difference --turn 3 \
+            --rounds 31 || bad=1
+    done
 }
 
 plans() {
@@ -62,6 +67,8 @@ plans() {
     done
     "$here/bench_reshard" "${pairs[@]}" || bad=1
 }
+
+[ "$(id -u)" = 0 ] && renice -n -15 $$ >/dev/null # what else runs disturbs less
 
 printf '# Benchmarks\n\n'
 machine
