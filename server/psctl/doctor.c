@@ -108,6 +108,7 @@ static psctl_exit run(const psctl_options *options, int argc, char **argv)
     psctl_check_files(&report);
     psctl_check_cores(&report);
     psctl_check_run_dir(&report);
+    psctl_check_installed(&report);
     psctl_check_cuda(&report);
     psctl_check_nccl(&report);
     psctl_check_mpi(&report);

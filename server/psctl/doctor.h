@@ -37,7 +37,8 @@ void psctl_check_single_copy(psctl_report *report); /* doctor_process.c */
 void psctl_check_files(psctl_report *report);
 void psctl_check_cores(psctl_report *report);
 void psctl_check_run_dir(psctl_report *report);
-void psctl_check_nccl(psctl_report *report); /* doctor_backends.c */
+void psctl_check_installed(psctl_report *report); /* doctor_backends.c */
+void psctl_check_nccl(psctl_report *report);
 void psctl_check_cuda(psctl_report *report);
 void psctl_check_mpi(psctl_report *report);
 

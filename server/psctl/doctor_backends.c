@@ -1,10 +1,13 @@
-/* Doctor: what the other backends would find here. */
+/* Doctor: which backends are installed, and what those other than host would find here. */
+#include <dirent.h>
 #include <dlfcn.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "common/conf.h"
 #include "server/psctl/doctor.h"
 
 /* int f(int *version), as ncclGetVersion and cudaRuntimeGetVersion are; 0 is success. */
@@ -79,6 +82,42 @@ void psctl_check_cuda(psctl_report *report)
         psctl_report_add(report, "cuda", has_device() ? PSCTL_OK : PSCTL_WARN, "%s, version %d.%d%s", name,
                          version / 1000, version / 10 % 100,
                          has_device() ? "" : ", but no NVIDIA device is here (/dev/nvidiactl)");
+}
+
+/* Where programs that are installed beside psctl look for backends, see psd-environment(7). */
+static bool plugin_dir(char *out, size_t out_bytes)
+{
+    char program[PATH_MAX];
+    const char *given = getenv("PSD_BACKEND_DIR");
+    if (given != NULL && given[0] != '\0')
+        return snprintf(out, out_bytes, "%s", given) < (int)out_bytes;
+    ssize_t bytes = readlink("/proc/self/exe", program, sizeof program - 1);
+    if (bytes <= 0)
+        return false;
+    program[bytes] = '\0';
+    *strrchr(program, '/') = '\0';
+    return snprintf(out, out_bytes, "%s/../lib/psd", program) < (int)out_bytes;
+}
+
+void psctl_check_installed(psctl_report *report)
+{
+    static const char prefix[] = "psd_backend_", suffix[] = ".so";
+    char dir[PATH_MAX + 16] = "", names[128] = "host";
+    DIR *listing = plugin_dir(dir, sizeof dir) ? opendir(dir) : NULL;
+    for (struct dirent *entry; listing != NULL && (entry = readdir(listing)) != NULL;) {
+        size_t bytes = strlen(entry->d_name);
+        if (bytes > strlen(prefix) + strlen(suffix) && strncmp(entry->d_name, prefix, strlen(prefix)) == 0 &&
+            strcmp(entry->d_name + bytes - strlen(suffix), suffix) == 0)
+            psd_append(names, sizeof names, ", %.*s", (int)(bytes - strlen(prefix) - strlen(suffix)),
+                       entry->d_name + strlen(prefix));
+    }
+    if (listing != NULL)
+        closedir(listing);
+    if (strcmp(names, "host") == 0)
+        psctl_report_add(report, "backends", PSCTL_OK, "host; there is no other in %.250s", dir);
+    else
+        psctl_report_add(report, "backends", PSCTL_OK, "%s (those other than host are in %.200s)", names,
+                         dir);
 }
 
 void psctl_check_mpi(psctl_report *report)

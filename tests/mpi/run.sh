@@ -17,6 +17,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_btl_vader_single_copy_mechanism=none
 export PSD_JOIN_TIMEOUT_MS=20000 PSD_RUN_DIR=$work/run
 mkdir "$work/run"
+mkfifo "$work/never" # nothing comes: to wait a moment
 
 end_psd() {
     [ -z "$psd_pid" ] || { kill "$psd_pid" 2>/dev/null; wait "$psd_pid" 2>/dev/null; }
@@ -103,6 +104,18 @@ test_training() {
         fail "the losses are not those of the reference"
 }
 
+is_serving() { "$build/bin/psctl" groups 2>/dev/null | grep -qE "^$PSD_JOB .* live "; }
+
+# Idle groups are no reason to fail: the ranks leave in order, and MPI ends.
+test_stop() {
+    local mpirun tries=200
+    run 40 2 "$build/bin/psworker" --role server &
+    mpirun=$!
+    until is_serving || [ $((tries -= 1)) = 0 ]; do read -r -t 0.1 <>"$work/never"; done
+    "$build/bin/psctl" stop >"$work/stop" 2>&1 || fail "psctl stop: $(cat "$work/stop")" || return 1
+    wait $mpirun || fail "status $?"
+}
+
 test_auto_chooses_mpi() {
     PSD_BACKEND=auto PSD_DEBUG=psd=info run 30 2 "$build/examples/hello_all_reduce" || fail "status $?" || return 1
     says 'backend mpi, by itself: started by an MPI launcher \(not nccl: '
@@ -183,7 +196,7 @@ elif ! command -v mpirun >/dev/null; then
     skip all "there is no mpirun; deploy/install-deps.sh --mpi installs it"
 else
     start_psd
-    for name in conformance_2 conformance_4 pieces examples training auto_chooses_mpi contexts program_with_own_mpi \
+    for name in conformance_2 conformance_4 pieces examples training stop auto_chooses_mpi contexts program_with_own_mpi \
         not_under_mpirun other_ranks_than_mpi not_all_of_mpi mixed_backends not_installed killed_rank stopped_rank; do
         check $name
     done

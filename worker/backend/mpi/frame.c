@@ -1,5 +1,6 @@
 #include "worker/backend/mpi/frame.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -40,6 +41,9 @@ bool frame_check(frame *f, size_t received, char *why, size_t why_bytes)
     }
     f->label[FRAME_LABEL - 1] = '\0';
     f->label[psd_utf8_prefix(f->label, strlen(f->label))] = '\0';
+    for (char *c = f->label; *c != '\0'; c++)
+        if (iscntrl((unsigned char)*c) != 0)
+            *c = '?';
     return true;
 }
 

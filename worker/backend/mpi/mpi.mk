@@ -27,3 +27,6 @@ all: no-mpi
 no-mpi:
 	@rm -f $(MPI_PLUGIN)
 endif
+
+# What needs no MPI is tested by itself.
+$(BUILD)/tests/unit/test_mpi_frame: $(BUILD)/obj/worker/backend/mpi/frame.o
