@@ -147,8 +147,8 @@ static void aborted_by_both(rank_run *r)
     ranks_open(r);
     psd_backend_group *g = ranks_world(r, 1);
     int32_t *data = ranks_alloc(r, 64);
-    ranks_meet(r);
     psd_request *request = r->rank == 0 ? begin_sum(r, g, data, RANKS_WAIT_MS) : NULL;
+    ranks_meet(r);
     r->ops->group_abort(g, PSD_ERR_ABORTED, "told so by the test");
     if (request != NULL)
         check_broken(r, g, request, PSD_ERR_ABORTED, "told so by the test");
@@ -183,6 +183,7 @@ static void abort_hangs(rank_run *r)
     ranks_open(r);
     psd_backend_group *g = ranks_world(r, 1);
     psd_request *request = r->rank == 0 ? begin_sum(r, g, ranks_alloc(r, 64), RANKS_WAIT_MS) : NULL;
+    ranks_meet(r);
     r->ops->group_abort(g, PSD_ERR_ABORTED, "told so by the test");
     if (request != NULL)
         (void)r->ops->wait(r->backend, &request, 1, false, in_ms(RANKS_WAIT_MS));

@@ -191,7 +191,8 @@ void engine_lock_drive(psd_backend *b);
 void engine_unlock_drive(psd_backend *b);
 void engine_kick(psd_backend *b); /* wakes the owner thread; lock is held */
 psd_status engine_start(psd_backend *b);
-void engine_stop(psd_backend *b); /* ends all communicators, by CLOSE_NS at the latest, and the thread */
+void engine_stop(psd_backend *b);    /* ends all communicators, by CLOSE_NS at the latest, and the thread */
+void engine_destroy(psd_backend *b); /* the locks; after all else */
 /* Between two looks of a waiting thread: spins at first, then sleeps ever longer. `round` counts from 0. */
 void engine_pause(int *round, psd_time_ns deadline);
 /* Ends the process: the last resort when a library does not come back. */

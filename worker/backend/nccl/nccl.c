@@ -183,6 +183,7 @@ static void nccl_close(psd_backend *b)
     memory_forget(b);
     close_device(b);
     b->host_ops->close(b->host);
+    engine_destroy(b);
     free(b);
 }
 

@@ -230,6 +230,10 @@ void engine_stop(psd_backend *b)
     engine_kick(b);
     pthread_mutex_unlock(&b->lock);
     pthread_join(b->owner, NULL);
+}
+
+void engine_destroy(psd_backend *b)
+{
     pthread_cond_destroy(&b->wake);
     pthread_mutex_destroy(&b->lock);
     pthread_mutex_destroy(&b->drive);
