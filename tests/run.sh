@@ -1,6 +1,6 @@
 #!/bin/bash
 # Runs test programs one after the other and adds up their closing lines.
-#   tests/run.sh BUILD KIND...     kinds: unit sim waits integration conformance tsan hosts container mpi
+#   tests/run.sh BUILD KIND...     kinds: unit sim waits scenarios integration conformance tsan hosts container mpi
 # Exit status 1 when anything failed, crashed, was cut off, or neither ran nor skipped a test.
 set -u
 build=$1
@@ -71,6 +71,7 @@ for kind in "$@"; do
             done
             # Says so, and skips, where the simulator could not be built.
             one gpu/simulated tests/gpu/run.sh "$build" ;;
+        scenarios) one scenarios tests/scenarios/run.sh "$build" ;;
         hosts) one hosts tests/hosts/run.sh "$build" ;;
         mpi) one mpi tests/mpi/run.sh "$build" ;;
         container) one container tests/container/run.sh "$build" ;;

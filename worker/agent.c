@@ -167,6 +167,7 @@ psd_status psd_agent_start(const psd_agent_config *config, psd_agent **out, char
     agent->ident = config->ident;
     agent->hello = config->hello;
     agent->hooks = config->hooks;
+    agent->look_every = config->look_every > PSD_NS_PER_MS ? config->look_every : PSD_NS_PER_MS;
     agent->outbox_tail = &agent->outbox;
     agent->inbox_tail = &agent->inbox;
     agent->next_request = 1;

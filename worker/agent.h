@@ -18,6 +18,10 @@ typedef struct psd_agent_hooks {
     void (*on_abort)(void *owner, const psd_msg_abort *abort);
     void (*on_stop)(void *owner, const char *text);                    /* the job is to end */
     void (*on_lost)(void *owner, psd_status status, const char *text); /* refused after having been welcome */
+    /* Both NULL: hangs are not explained. */
+    bool (*is_stuck)(void *owner, psd_time_ns now); /* is psd to be told that a thread waits too long? */
+    psd_status (*snapshot)(void *owner, psd_time_ns now, psd_msg_snapshot *out,
+                           void **memory); /* free() it */
 } psd_agent_hooks;
 
 typedef struct psd_agent_config {
@@ -25,6 +29,7 @@ typedef struct psd_agent_config {
     psd_ident ident;
     psd_msg_hello hello;
     psd_agent_hooks hooks;
+    psd_time_ns look_every; /* for threads that wait too long */
 } psd_agent_config;
 
 psd_status psd_agent_start(const psd_agent_config *config, psd_agent **out, char *why, size_t why_bytes);

@@ -83,6 +83,8 @@ struct psd_agent {
     psd_time_ns hello_due;
     psd_time_ns hello_sent;
     psd_time_ns heartbeat_due;
+    psd_time_ns look_every;
+    psd_time_ns look_due;
     bool blocked; /* something could not be sent in this turn: the socket is full or not connected */
     psd_wire_buffer scratch;
 };

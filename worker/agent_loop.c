@@ -46,6 +46,27 @@ static void send_heartbeat(psd_agent *agent, psd_time_ns now)
     agent->heartbeat_due = now + (psd_time_ns)agent->welcome.heartbeat_ms * PSD_NS_PER_MS;
 }
 
+/* Lets psd know that a thread waits too long. What is lost is told again. */
+static void look_for_hangs(psd_agent *agent, psd_time_ns now)
+{
+    psd_msg msg = {.type = PSD_MSG_STUCK};
+    agent->look_due = now + agent->look_every;
+    if (agent->hooks.is_stuck(agent->hooks.owner, now))
+        send_msg(agent, &msg);
+}
+
+static void on_snapshot_ask(psd_agent *agent, const psd_msg *ask, psd_time_ns now)
+{
+    psd_msg msg = {.type = PSD_MSG_SNAPSHOT};
+    void *memory = NULL;
+    if (agent->hooks.snapshot == NULL ||
+        agent->hooks.snapshot(agent->hooks.owner, now, &msg.u.snapshot, &memory) != PSD_OK)
+        return; /* psd takes this rank for running */
+    msg.u.snapshot.round = ask->u.snapshot.round;
+    send_msg(agent, &msg);
+    free(memory);
+}
+
 static bool is_progress(psd_msg_type type)
 {
     return type == PSD_MSG_PLAN_PROGRESS || type == PSD_MSG_TABLE_PROGRESS;
@@ -332,6 +353,9 @@ static void on_unsolicited(psd_agent *agent, psd_msg_box **box, psd_time_ns now)
     case PSD_MSG_GROUP_ASK_TOKEN:
         on_ask_token(agent, msg);
         break;
+    case PSD_MSG_SNAPSHOT_ASK:
+        on_snapshot_ask(agent, msg, now);
+        break;
     case PSD_MSG_STOP:
         on_stop(agent, &msg->u.stop);
         break;
@@ -447,6 +471,8 @@ static void run_timers(psd_agent *agent, psd_time_ns now)
         send_hello(agent, now);
     if (agent->synced && now >= agent->heartbeat_due)
         send_heartbeat(agent, now);
+    if (agent->synced && agent->hooks.is_stuck != NULL && now >= agent->look_due)
+        look_for_hangs(agent, now);
 }
 
 /* Under the lock. Is there a connection, with room for messages? */
@@ -466,6 +492,8 @@ static void look_at_connection(psd_agent *agent, psd_time_ns now)
 static long next_timeout_ms(const psd_agent *agent, psd_time_ns now)
 {
     psd_time_ns due = agent->synced ? agent->heartbeat_due : agent->hello_due;
+    if (agent->synced && agent->hooks.is_stuck != NULL && agent->look_due < due)
+        due = agent->look_due;
     if (is_out(agent))
         due = now + PSD_NS_PER_S;
     else if (agent->blocked && due < now + AGENT_HELLO_EVERY)

@@ -12,10 +12,11 @@
 /* The context's fields that the first psd.h had: a program built against it passes this size. */
 #define CONFIG_BYTES_MIN (offsetof(psd_config, pool_limit) + sizeof(int64_t))
 
-#define DEFAULT_JOIN_MS     INT64_C(60000)
-#define DEFAULT_TIMEOUT_MS  INT64_C(600000)
-#define DEFAULT_EAGER_BYTES INT64_C(65536)
-#define MOST_DEVICES        1024
+#define DEFAULT_JOIN_MS         INT64_C(60000)
+#define DEFAULT_TIMEOUT_MS      INT64_C(600000)
+#define DEFAULT_EAGER_BYTES     INT64_C(65536)
+#define DEFAULT_REPORT_AFTER_MS 200
+#define MOST_DEVICES            1024
 
 /* Where complaints go while settings are read; the first one stays. */
 typedef struct reader {
@@ -261,6 +262,18 @@ static void read_recorder(reader *r, psd_settings *out)
         complain(r, "PSD_RECORD", record, "it is on or off");
 }
 
+/* What becomes of a wait that lasts. */
+static void read_hang(reader *r, psd_settings *out)
+{
+    static const char *const after[] = {"PSD_REPORT_AFTER_MS", NULL};
+    const char *policy = getenv("PSD_ON_HANG");
+    out->report_after_ms = DEFAULT_REPORT_AFTER_MS;
+    take_number(r, after, 1, INT32_MAX, "it is milliseconds, 1 or more", &out->report_after_ms);
+    out->hang_report_only = policy != NULL && strcmp(policy, "report") == 0;
+    if (policy != NULL && policy[0] != '\0' && !out->hang_report_only && strcmp(policy, "abort") != 0)
+        complain(r, "PSD_ON_HANG", policy, "it is abort or report");
+}
+
 static void read_backend(reader *r, const psd_config *config, psd_settings *out)
 {
     take_text(r, "config.backend", config->backend, "PSD_BACKEND", "auto", out->backend, sizeof out->backend);
@@ -318,6 +331,7 @@ psd_status psd_settings_read(const psd_config *config, psd_settings *out, char *
     settings.timeout_ms = take_ms(&r, given.timeout_ms, "PSD_TIMEOUT_MS", DEFAULT_TIMEOUT_MS);
     read_memory(&r, &given, &settings);
     read_recorder(&r, &settings);
+    read_hang(&r, &settings);
     read_backend(&r, &given, &settings);
     if (r.status == PSD_OK)
         *out = settings;

@@ -27,6 +27,8 @@ typedef struct psd_settings {
     int64_t pool_limit;
     bool pool_limit_is_default; /* nobody gave one: half of the memory, which is not for a device */
     int64_t eager_limit;        /* PSD_EAGER_LIMIT */
+    int64_t report_after_ms;    /* PSD_REPORT_AFTER_MS: a wait that psd is told of */
+    bool hang_report_only;      /* PSD_ON_HANG=report */
 } psd_settings;
 
 /* `config` may be NULL. On an error `why` names the field or variable, its value and what it may be. */

@@ -152,6 +152,16 @@ static void on_lost(void *owner, psd_status status, const char *text)
     psd_ctx_end(owner, status, text);
 }
 
+static bool is_stuck(void *owner, psd_time_ns now)
+{
+    return psd_hang_is_stuck(owner, now);
+}
+
+static psd_status take_snapshot(void *owner, psd_time_ns now, psd_msg_snapshot *out, void **memory)
+{
+    return psd_hang_snapshot(owner, now, out, memory);
+}
+
 /* From the backend, under its locks: only queues. */
 static void on_group_broken(void *owner, uint32_t group, psd_status status, int32_t culprit, const char *text)
 {
@@ -263,7 +273,8 @@ static psd_status start_agent(PSD_AT, psd_ctx *ctx)
     psd_agent_config config = {
         .coordinator = s->coordinator,
         .ident = ctx->ident,
-        .hooks = {ctx, fill_heartbeat, make_token, on_abort, on_stop, on_lost},
+        .hooks = {ctx, fill_heartbeat, make_token, on_abort, on_stop, on_lost, is_stuck, take_snapshot},
+        .look_every = s->report_after_ms * PSD_NS_PER_MS / 2,
     };
     psd_msg_hello *hello = &config.hello;
     memcpy(hello->role, s->role, sizeof hello->role);

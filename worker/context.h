@@ -13,6 +13,7 @@
 #include "worker/config.h"
 #include "worker/error.h"
 #include "worker/groups.h"
+#include "worker/hang.h"
 #include "worker/pool.h"
 #include "worker/psd.h"
 #include "worker/recorder.h"
@@ -35,6 +36,7 @@ struct psd_ctx {
     int32_t device_index; /* that device; -1: none */
     /* ---- */
     psd_recorder recorder;
+    psd_hang hang; /* the agent's thread's */
     psd_pool pool;
     psd_groups groups;
     psd_works works;

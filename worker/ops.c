@@ -137,6 +137,7 @@ static psd_status start(op_call *call, psd_op_result *result, psd_request **requ
     if (collective)
         pthread_mutex_lock(&group->order);
     *record = begin_record(call);
+    call->op.record = *record;
     psd_status status = result != NULL && group->ops->run != NULL
                             ? group->ops->run(group->backend, &call->op, result, request)
                             : group->ops->start(group->backend, &call->op, request);

@@ -36,6 +36,8 @@ psd_status psd_recorder_open(psd_recorder *recorder, const psd_recorder_config *
             return PSD_ERR_NOMEM;
         recorder->file = map;
     }
+    static _Atomic uint64_t opened;
+    recorder->id = atomic_fetch_add(&opened, 1) + 1;
     psd_record_file *file = recorder->file;
     file->version = PSD_RECORD_VERSION;
     file->record_bytes = sizeof(psd_record);
@@ -79,6 +81,32 @@ static uint32_t this_thread(void)
     return id;
 }
 
+/* The first record of a thread makes it known: a program hangs only if all its threads that use the context do. */
+static void know_thread(psd_recorder *recorder)
+{
+    static _Thread_local uint64_t known; /* recorder that knows this thread */
+    if (known == recorder->id)
+        return;
+    known = recorder->id;
+    uint32_t own = this_thread();
+    for (int i = 0; i < PSD_RECORD_THREADS; i++) {
+        uint32_t free_slot = 0;
+        if (atomic_compare_exchange_strong(&recorder->threads[i], &free_slot, own) || free_slot == own)
+            return;
+    }
+    atomic_store(&recorder->has_more_threads, true);
+}
+
+uint32_t psd_recorder_threads(const psd_recorder *recorder, uint32_t out[PSD_RECORD_THREADS])
+{
+    uint32_t count = 0;
+    while (count < PSD_RECORD_THREADS && (out[count] = atomic_load(&recorder->threads[count])) != 0)
+        count++;
+    if (atomic_load(&recorder->has_more_threads))
+        out[PSD_RECORD_THREADS - 1] = this_thread();
+    return count;
+}
+
 /* The end of `text`, with the NUL, in `bytes`. */
 static void copy_tail(char *out, size_t bytes, const char *text)
 {
@@ -118,6 +146,7 @@ uint64_t psd_record_begin(psd_recorder *recorder, const psd_record_start *start)
     if (recorder->file == NULL)
         return 0;
     psd_record record;
+    know_thread(recorder);
     memset(&record, 0, sizeof record);
     describe(&record, start);
     uint64_t seq = atomic_fetch_add_explicit(&recorder->file->next, 1, memory_order_relaxed);
@@ -192,6 +221,11 @@ static bool snapshot(const psd_record_file *file, uint64_t seq, psd_record *out)
     for (size_t i = 1; i < WORDS; i++)
         to[i] = __atomic_load_n(&from[i], __ATOMIC_ACQUIRE);
     return atomic_load_explicit(&slot->seq, memory_order_relaxed) == seq;
+}
+
+bool psd_record_read(const psd_recorder *recorder, uint64_t seq, psd_record *out)
+{
+    return recorder->file != NULL && snapshot(recorder->file, seq, out);
 }
 
 static void fill_current(const psd_record *record, psd_time_ns now, psd_current_op *out)

@@ -9,7 +9,8 @@
 #include "common/record.h"
 #include "worker/psd.h"
 
-#define PSD_RECORD_DEAD_KEPT 64 /* files of dead processes kept for each job */
+#define PSD_RECORD_THREADS   256 /* that have used a context, and are known */
+#define PSD_RECORD_DEAD_KEPT 64  /* files of dead processes kept for each job */
 
 typedef struct psd_recorder {
     psd_record_file *file;    /* mapped; NULL: recording is off */
@@ -17,6 +18,9 @@ typedef struct psd_recorder {
     bool own_dir;             /* the file is in the default directory, which goes with its last file */
     int fd;                   /* locked (flock) while the process lives, so that others know; -1: none */
     _Atomic uint64_t waiters; /* bit i: file->waits[i] is in use */
+    uint64_t id;              /* of this recorder in the process, never 0 when open */
+    _Atomic uint32_t threads[PSD_RECORD_THREADS]; /* kernel thread ids; 0: free */
+    _Atomic bool has_more_threads;                /* than that */
 } psd_recorder;
 
 typedef struct psd_recorder_config {
@@ -59,6 +63,12 @@ void psd_record_end(psd_recorder *recorder, uint64_t seq, psd_status status, int
 /* Publishes that this thread is about to block on these records. A slot for psd_record_wait_end, or -1. */
 int psd_record_wait_begin(psd_recorder *recorder, const uint64_t *seqs, int32_t count, bool any);
 void psd_record_wait_end(psd_recorder *recorder, int slot);
+
+/* A whole copy of the record, if it is still there. */
+bool psd_record_read(const psd_recorder *recorder, uint64_t seq, psd_record *out);
+/* The threads that have begun records, also those that have ended. With more than fit, the last one is this process's
+ * agent: a thread that never waits. */
+uint32_t psd_recorder_threads(const psd_recorder *recorder, uint32_t out[PSD_RECORD_THREADS]);
 
 /* The oldest operation still in flight; kind 0 if none. */
 void psd_record_current(const psd_recorder *recorder, psd_time_ns now, psd_current_op *out);

@@ -110,6 +110,7 @@ void groups_create(psd_core *core, job *j, uint32_t count, uint32_t *members, ui
     g->epoch = j->epoch;
     g->changed = core->now;
     g->culprit = -1;
+    g->failed_at = -1;
     const member *root = members_at(j, ranks_at(members, 0));
     if (opened_fits(core, g) && root != NULL)
         send_to_member(core, root, PSD_MSG_GROUP_ASK_TOKEN)->u.group_token.group = g->id;
@@ -225,6 +226,8 @@ void groups_fail(psd_core *core, member *m, const psd_msg *msg)
         (void)snprintf(text, sizeof(text), "%s", fail->text);
     groups_abort(core, g, fail->status < 0 ? fail->status : PSD_ERR_ABORTED, known ? fail->culprit : -1,
                  text);
+    if (shelf_find(&m->job->groups, fail->group) == g)
+        incidents_group_failed(core, g, m->rank);
 }
 
 void group_mark_closed(psd_core *core, group *g, uint32_t at)
@@ -248,6 +251,7 @@ void groups_close(psd_core *core, member *m, const psd_msg *msg)
         if (shelf_find(&m->job->groups, msg->u.group.group) == NULL)
             return;
     }
+    incidents_member_closed(core, g, at);
     group_mark_closed(core, g, at);
 }
 
@@ -263,8 +267,11 @@ void groups_member_ended(psd_core *core, member *m, bool failed, const char *tex
             continue;
         if (failed || g->state == GROUP_ASKING || g->state == GROUP_OPENING)
             groups_abort(core, g, PSD_ERR_PEER_FAILED, m->rank, text);
-        if (shelf_find(groups, id) != NULL)
-            group_mark_closed(core, g, (uint32_t)at);
+        if (shelf_find(groups, id) == NULL)
+            continue;
+        if (!failed)
+            incidents_member_closed(core, g, (uint32_t)at);
+        group_mark_closed(core, g, (uint32_t)at);
     }
 }
 

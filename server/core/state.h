@@ -160,6 +160,8 @@ typedef struct group {
     uint64_t epoch;
     psd_time_ns changed; /* when it came into its state */
     int64_t warmup_ns;   /* longest of the members' */
+    bool has_incident;   /* a broken group's: told as one */
+    int32_t failed_at;   /* the rank that found it broken by another's end; -1 */
     bool is_in_cut;      /* while a cut is made: somebody's operation is on it */
     psd_status status;   /* of a broken group */
     int32_t culprit;
@@ -589,6 +591,10 @@ void watch_free(job *j);
 void incidents_decided(psd_core *core, const psd_event *event);
 bool incidents_has(const psd_core *core, const job *j, uint64_t key); /* an open one */
 bool incident_is_open(const job *j, const incident *i);
+/* A rank found its group broken. */
+void incidents_group_failed(psd_core *core, group *g, int32_t rank);
+/* A member has closed the group in order: perhaps others still waited for it. */
+void incidents_member_closed(psd_core *core, group *g, uint32_t at);
 void incidents_free(job *j);
 
 /* ----------------------------------------------------------------------------------------------- cancel.c */

@@ -122,7 +122,7 @@ static void drop_free(watch *w)
 {
     for (uint32_t i = w->count; i-- > 0;) {
         member *m = w->stuck[i];
-        bool is_blocked = m->snap == NULL && m->is_asked; /* did not answer: perhaps */
+        bool is_blocked = m->snap == NULL; /* did not answer, or came during the round: perhaps */
         for (uint32_t t = 0; m->snap != NULL && t < m->snap->thread_count; t++)
             is_blocked = is_blocked || m->snap->threads[t].is_blocked;
         if (!is_blocked)

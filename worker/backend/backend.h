@@ -112,6 +112,7 @@ typedef struct psd_op {
      * on it before start(). NULL: the default stream. */
     void *stream;
     uint64_t cookie; /* for on_detached_done */
+    uint64_t record; /* seq of its record; for inspect() */
 } psd_op;
 
 /* What a completed request tells. For batches, source and tag are those of the last receive. */
@@ -136,6 +137,31 @@ typedef struct psd_chan_msg {
     uint32_t bytes;
     uint8_t data[PSD_CHAN_MAX];
 } psd_chan_msg;
+
+/* A part of an operation in flight: one send or receive of it, or all of a collective. */
+typedef struct psd_transfer {
+    uint64_t record; /* psd_op.record */
+    uint32_t group;
+    bool is_collective;
+    bool is_send;
+    bool is_moving; /* both ends are there: it goes on by itself */
+    psd_dtype dtype;
+    int32_t peer; /* group rank; PSD_ANY_SOURCE; collectives: -1 */
+    int32_t tag;
+    uint64_t
+        ordinal; /* collectives: in the group. Sends, and receives that have their message: in the pair */
+    int64_t count;
+} psd_transfer;
+
+/* Who is told what is in flight. Called under the backend's locks: they only copy. */
+typedef struct psd_inspector {
+    void *arg;
+    void (*transfer)(void *arg, const psd_transfer *transfer);
+    void (*group)(void *arg, uint32_t group, uint64_t started); /* collectives started on it */
+    /* Messages of any kind on the link with a rank; what is counted as sent by one end will be received by the
+     * other. */
+    void (*pair)(void *arg, uint32_t world_rank, uint64_t sent, uint64_t received);
+} psd_inspector;
 
 struct psd_backend_ops {
     const char *name;
@@ -227,6 +253,8 @@ struct psd_backend_ops {
     const psd_kernels *(*kernels)(psd_backend *backend, char *why, size_t why_bytes);
     /* [any] Optional, also without PSD_CAP_DEVICE_MEMORY. */
     void (*usage)(psd_backend *backend, psd_backend_usage *out);
+    /* [any] Optional: without it psd does not explain hangs of this backend's operations. */
+    void (*inspect)(psd_backend *backend, const psd_inspector *to);
 };
 
 /* What the shared object of a backend exports under the name psd_backend_entry. The loader refuses another

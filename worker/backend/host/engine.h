@@ -145,7 +145,9 @@ struct peer {
     uint64_t owed;        /* eager bytes used up here, not told yet */
     uint32_t chan_credit; /* the same for channel messages */
     uint32_t chan_owed;
-    uint32_t pings; /* kept for groups not open here */
+    uint32_t pings;       /* kept for groups not open here */
+    uint64_t frames_sent; /* or queued */
+    uint64_t frames_received;
 };
 
 /* A warm-up ping for a group that is not open here yet. */
@@ -225,6 +227,7 @@ struct psd_request {
         notice_at; /* collectives: when to tell the peers; else PSD_NEVER; 0: no timer has seen it yet */
     psd_time_ns deadline;
     psd_op_kind kind;
+    uint64_t record; /* psd_op.record */
     /* collectives */
     uint64_t ordinal;
     fingerprint what;
@@ -303,10 +306,10 @@ struct psd_backend {
     bool driver_is_asleep; /* in the net */
     psd_time_ns sleep_until;
     uint32_t test_polls;
-    uint32_t polls; /* wraps: has anybody looked at the links meanwhile? */
+    uint32_t polls;         /* wraps: has anybody looked at the links meanwhile? */
     uint32_t shared_yields; /* weighed: somebody else on this core used them */
-    bool has_quick; /* a caller in quick.c has given the lock up for a moment */
-    uint32_t calls; /* wraps: tells the progress thread whether callers come */
+    bool has_quick;         /* a caller in quick.c has given the lock up for a moment */
+    uint32_t calls;         /* wraps: tells the progress thread whether callers come */
     uint32_t cores;
 };
 
@@ -529,6 +532,10 @@ psd_status host_chan_send(engine *e, uint32_t world_rank, const void *data, uint
 psd_status host_chan_take(engine *e, psd_chan_msg *out); /* PSD_AGAIN: empty */
 void host_chan_on_message(peer *p, const frame *f, const uint8_t *data);
 void host_chan_peer_gone(engine *e, peer *p);
+
+/* ---------------------------------------------------------------------------------------------- inspect.c */
+
+void host_inspect(engine *e, const psd_inspector *to);
 
 /* --------------------------------------------------------------------------------------------- progress.c */
 

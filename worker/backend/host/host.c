@@ -293,6 +293,15 @@ static void mem_free(psd_backend *e, void *data, size_t bytes)
     engine_unlock(e);
 }
 
+static void inspect(psd_backend *e, const psd_inspector *to)
+{
+    engine_lock(e);
+    (void)engine_poll(e, false);
+    host_inspect(e, to);
+    progress_leave(e);
+    engine_unlock(e);
+}
+
 const psd_backend_ops psd_backend_host = {
     .name = "host",
     .caps = PSD_CAP_HOST_MEMORY | PSD_CAP_TAGS | PSD_CAP_ANY_SOURCE | PSD_CAP_BIT_OPS | PSD_CAP_ABORT |
@@ -319,4 +328,5 @@ const psd_backend_ops psd_backend_host = {
     .counters = counters,
     .mem_alloc = mem_alloc,
     .mem_free = mem_free,
+    .inspect = inspect,
 };

@@ -158,6 +158,7 @@ bool peer_send(peer *p, const frame *f, const void *payload, xfer *owner)
     uint32_t sent = 0;
     if (p->is_broken)
         return false;
+    p->frames_sent++;
     if (peer_send_small(p, f, payload))
         return true;
     if (list_empty(&p->out) && host_link_get_state(p->link) == HOST_LINK_READY) {
@@ -182,6 +183,7 @@ void peer_forget_send(peer *p, xfer *x)
     if (t == NULL)
         return;
     if (t->sent == 0) {
+        p->frames_sent--;
         tx_free(p->engine, t);
         return;
     }
@@ -204,6 +206,7 @@ static bool next_slice(peer *p)
     f.word = s->done;
     if (queue_frame(p, &f, s->data + s->done, 0, s) == NULL)
         return false;
+    p->frames_sent++;
     s->done += f.payload;
     if (s->done < s->bytes)
         list_append(&p->streams, &s->node);
@@ -299,6 +302,7 @@ static void on_frame(peer *p)
     const frame *f = &in->header;
     const char *text = (const char *)in->small;
     in->have = 0;
+    p->frames_received++;
     if (f->type != FRAME_EAGER && f->type != FRAME_DATA)
         in->small[f->payload] = '\0';
     switch ((frame_type)f->type) {

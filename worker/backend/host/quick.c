@@ -92,6 +92,7 @@ static bool send_small(quick *q, int32_t to, const void *data, uint64_t bytes)
         !host_link_write_small(m->peer->link, &head, data))
         return false;
     m->peer->credit -= cost;
+    m->peer->frames_sent++;
     engine_count(&q->group->engine->bytes_sent, bytes);
     host_link_flush(m->peer->link);
     return true;
@@ -113,6 +114,7 @@ static const void *peek(const peer *p, lane_message *m, found *what)
 static void take(peer *p, uint32_t bytes)
 {
     host_link_take_small(p->link);
+    p->frames_received++;
     engine_count(&p->engine->bytes_received, bytes);
     peer_give_credit(p, bytes + sizeof(frame), 0);
     if (p->needs_flush)
@@ -234,6 +236,7 @@ static psd_status go_on_as_request(quick *q, const psd_op *op, const past_op *pa
     }
     memcpy(r->label, past->label, sizeof(r->label));
     r->kind = op->kind;
+    r->record = op->record;
     r->result.ordinal = r->ordinal;
     request_activate(r, op->deadline);
     coll_run_post(r, &q->messages, q->done);

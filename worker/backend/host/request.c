@@ -38,6 +38,7 @@ psd_request *request_get(hgroup *g, const psd_op *op)
     atomic_init(&r->is_done, false);
     r->group = g;
     r->kind = op->kind;
+    r->record = op->record;
     r->result.source = PSD_ANY_SOURCE;
     r->result.tag = PSD_ANY_TAG;
     request_label(r->label, op->label != NULL ? op->label : psd_op_name(op->kind));

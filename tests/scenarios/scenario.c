@@ -1,0 +1,240 @@
+/* Small programs that hang or disagree, and their legal twins, as ranks of one job.
+ *     scenario NAME wrong|twin
+ * Comments of the form @NAME mark the lines that a report must name. Exit: 0 every call succeeded, 7 a call failed, with
+ * its text on stdout. */
+#define _POSIX_C_SOURCE 200809L
+
+#include <psd.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MANY 100000 /* elements of a tensor whose send waits for its receive */
+
+static psd_ctx *ctx;
+static int32_t rank, size;
+static bool wrong;
+static float memory[4][MANY];
+
+#define TRY(call)                                                                                            \
+    do {                                                                                                     \
+        if ((call) != PSD_OK) {                                                                              \
+            printf("rank %d: %s\n", rank, psd_last_error());                                                 \
+            fflush(stdout);                                                                                  \
+            psd_finalize(&ctx);                                                                              \
+            exit(7);                                                                                         \
+        }                                                                                                    \
+    } while (0)
+
+static psd_tensor tensor(int which, int64_t count, const char *name)
+{
+    return psd_tensor_1d(memory[which], count, PSD_F32, name);
+}
+
+/* 1: both send first. */
+static void head_to_head(void)
+{
+    psd_tensor x = tensor(0, MANY, "x"), y = tensor(1, MANY, "y");
+    if (!wrong && rank == 1) {
+        TRY(psd_recv(ctx, PSD_WORLD, &y, 0, NULL, NULL));
+        TRY(psd_send(ctx, PSD_WORLD, &x, 0, NULL));
+    } else if (rank < 2) {
+        TRY(psd_send(ctx, PSD_WORLD, &x, 1 - rank, NULL)); /* @head_to_head */
+        TRY(psd_recv(ctx, PSD_WORLD, &y, 1 - rank, NULL, NULL));
+    }
+}
+
+/* Both receive first. */
+static void both_receive(void)
+{
+    psd_tensor x = tensor(0, 4, "x"), y = tensor(1, 4, "y");
+    if (!wrong && rank == 1)
+        TRY(psd_send(ctx, PSD_WORLD, &x, 0, NULL));
+    if (rank < 2)
+        TRY(psd_recv(ctx, PSD_WORLD, &y, 1 - rank, NULL, NULL)); /* @both_receive */
+    if (rank == 0 || (wrong && rank == 1))
+        TRY(psd_send(ctx, PSD_WORLD, &x, 1 - rank, NULL));
+}
+
+/* 6: a batch of which the receive has no sender. */
+static void lonely_batch(void)
+{
+    psd_tensor x = tensor(0, 4, "x"), y = tensor(1, 4, "y");
+    if (rank == 0) {
+        psd_p2p ops[] = {{PSD_OP_SEND, x, 1, 0}, {PSD_OP_RECV, y, 1, 0}};
+        TRY(psd_batch(ctx, PSD_WORLD, ops, 2, NULL)); /* @lonely_batch */
+    } else if (rank == 1) {
+        psd_p2p ops[] = {{PSD_OP_RECV, y, 0, 0}, {PSD_OP_SEND, x, 0, 0}};
+        TRY(psd_batch(ctx, PSD_WORLD, ops, wrong ? 1 : 2, NULL));
+    }
+}
+
+/* 7: one send and one receive too many, and rank 1 finishes. */
+static void two_orphans(void)
+{
+    psd_tensor x = tensor(0, MANY, "x"), y = tensor(1, MANY, "y");
+    int times = wrong ? 2 : 1;
+    if (rank == 2)
+        for (int i = 0; i < times; i++)
+            TRY(psd_send(ctx, PSD_WORLD, &x, 1,
+                         NULL)); /* or @two_orphans_too: the first to be seen breaks the group */
+    if (rank == 0)
+        for (int i = 0; i < times; i++)
+            TRY(psd_recv(ctx, PSD_WORLD, &y, 1, NULL, NULL));
+    if (rank == 1) {
+        TRY(psd_recv(ctx, PSD_WORLD, &y, 2, NULL, NULL));
+        TRY(psd_send(ctx, PSD_WORLD, &x, 0, NULL));
+    }
+}
+
+/* 11: a reduce and a transfer in opposite order. */
+static void reduce_and_send(void)
+{
+    psd_tensor x = tensor(0, MANY, "x"), y = tensor(1, MANY, "y"), z = tensor(2, MANY, "z");
+    bool last = rank == size - 1;
+    if (last && wrong)
+        TRY(psd_recv(ctx, PSD_WORLD, &y, 0, NULL, NULL));       /* @reduce_and_send */
+    TRY(psd_all_reduce(ctx, PSD_WORLD, &x, &z, PSD_SUM, NULL)); /* @reduce_and_send */
+    if (rank == 0)
+        TRY(psd_send(ctx, PSD_WORLD, &x, size - 1, NULL));
+    if (last && !wrong)
+        TRY(psd_recv(ctx, PSD_WORLD, &y, 0, NULL, NULL));
+}
+
+/* 12: two groups over the same ranks in opposite order; asynchronous calls are legal on host. */
+static void two_groups(void)
+{
+    psd_group one = PSD_WORLD, two;
+    psd_tensor x = tensor(0, MANY, "x"), y = tensor(1, MANY, "y");
+    TRY(psd_group_dup(ctx, PSD_WORLD, &two));
+    if (rank == 1) {
+        psd_group swap = one;
+        one = two;
+        two = swap;
+    }
+    if (wrong) {
+        TRY(psd_all_reduce(ctx, one, &x, &x, PSD_SUM, NULL)); /* @two_groups */
+        TRY(psd_all_reduce(ctx, two, &y, &y, PSD_SUM, NULL));
+    } else {
+        psd_work works[2];
+        TRY(psd_iall_reduce(ctx, one, &x, &x, PSD_SUM, NULL, &works[0]));
+        TRY(psd_iall_reduce(ctx, two, &y, &y, PSD_SUM, NULL, &works[1]));
+        TRY(psd_waitall(ctx, works, 2, 0));
+    }
+}
+
+/* 14, 15, 16, 20: ranks that disagree about one collective. */
+static void counts(void)
+{
+    psd_tensor x = tensor(0, wrong && rank == 0 ? 99 : 100, "grad");
+    TRY(psd_all_reduce(ctx, PSD_WORLD, &x, &x, PSD_SUM, NULL)); /* @counts */
+}
+
+static void dtypes(void)
+{
+    psd_tensor x = psd_tensor_1d(memory[0], 100, wrong && rank == 0 ? PSD_BF16 : PSD_F32, "grad");
+    TRY(psd_all_reduce(ctx, PSD_WORLD, &x, &x, PSD_SUM, NULL)); /* @dtypes */
+}
+
+static void broadcasts(void)
+{
+    psd_tensor x =
+        psd_tensor_1d(memory[0], wrong && rank == 0 ? 6 : 14, wrong && rank == 0 ? PSD_F32 : PSD_I64, "w");
+    TRY(psd_broadcast(ctx, PSD_WORLD, &x, 0, NULL)); /* @broadcasts */
+    TRY(psd_barrier(ctx, PSD_WORLD, NULL));
+}
+
+static void kinds(void)
+{
+    psd_tensor x = tensor(0, 100, "grad");
+    if (wrong && rank == 0)
+        TRY(psd_barrier(ctx, PSD_WORLD, NULL)); /* @kinds */
+    else
+        TRY(psd_all_reduce(ctx, PSD_WORLD, &x, &x, PSD_SUM, NULL)); /* @kinds */
+}
+
+/* 22: one collective more on one rank. */
+static void one_more(void)
+{
+    psd_tensor x = tensor(0, 100, "grad");
+    TRY(psd_all_reduce(ctx, PSD_WORLD, &x, &x, PSD_SUM, NULL));
+    if (wrong && rank == 0)
+        TRY(psd_barrier(ctx, PSD_WORLD, NULL)); /* @one_more */
+}
+
+/* Tags that never meet. */
+static void tags(void)
+{
+    psd_tensor x = tensor(0, MANY, "x");
+    psd_opts opts;
+    psd_opts_init(&opts);
+    opts.tag = rank == 1 && wrong ? 2 : 1;
+    if (rank == 0)
+        TRY(psd_send(ctx, PSD_WORLD, &x, 1, &opts)); /* @tags */
+    else if (rank == 1)
+        TRY(psd_recv(ctx, PSD_WORLD, &x, 0, &opts, NULL)); /* @tags */
+}
+
+/* A cycle of all ranks, after much that was right. */
+static void ring(void)
+{
+    psd_tensor x = tensor(0, MANY, "x"), y = tensor(1, MANY, "y");
+    int32_t next = (rank + 1) % size, before = (rank + size - 1) % size;
+    for (int i = 0; i < 300; i++)
+        TRY(psd_all_reduce(ctx, PSD_WORLD, &y, &y, PSD_MAX, NULL));
+    if (wrong) {
+        TRY(psd_send(ctx, PSD_WORLD, &x, next, NULL)); /* @ring */
+        TRY(psd_recv(ctx, PSD_WORLD, &y, before, NULL, NULL));
+    } else {
+        TRY(psd_sendrecv(ctx, PSD_WORLD, &x, next, &y, before, NULL));
+    }
+}
+
+/* Nobody can send to who receives from any. */
+static void any_source(void)
+{
+    psd_tensor x = tensor(0, 4, "x");
+    if (rank != 0 && !wrong)
+        TRY(psd_send(ctx, PSD_WORLD, &x, 0, NULL));
+    else if (rank != 0)
+        TRY(psd_recv(ctx, PSD_WORLD, &x, 0, NULL, NULL)); /* @any_source */
+    for (int32_t i = 1; i < size && rank == 0; i++)
+        TRY(psd_recv(ctx, PSD_WORLD, &x, PSD_ANY_SOURCE, NULL, NULL)); /* @any_source */
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} scenarios[] = {
+    {"head_to_head", head_to_head},
+    {"both_receive", both_receive},
+    {"lonely_batch", lonely_batch},
+    {"two_orphans", two_orphans},
+    {"reduce_and_send", reduce_and_send},
+    {"two_groups", two_groups},
+    {"counts", counts},
+    {"dtypes", dtypes},
+    {"broadcasts", broadcasts},
+    {"kinds", kinds},
+    {"one_more", one_more},
+    {"tags", tags},
+    {"ring", ring},
+    {"any_source", any_source},
+};
+
+int main(int argc, char **argv)
+{
+    if (argc != 3 || psd_init(NULL, &ctx) != PSD_OK) {
+        printf("scenario: %s\n", argc != 3 ? "usage: scenario NAME wrong|twin" : psd_last_error());
+        return 2;
+    }
+    rank = psd_rank(ctx);
+    size = psd_world_size(ctx);
+    wrong = strcmp(argv[2], "wrong") == 0;
+    for (size_t i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++)
+        if (strcmp(scenarios[i].name, argv[1]) == 0)
+            scenarios[i].run();
+    psd_finalize(&ctx);
+    return 0;
+}
