@@ -2,6 +2,7 @@
 #include "worker/backend/nccl/engine.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,8 @@
 #define SHORTEST     (50 * INT64_C(1000))  /* between two looks of the owner thread */
 #define LONGEST_NCCL (250 * INT64_C(1000)) /* while NCCL is busy for us: it tells nobody when it is done */
 #define LONGEST      (2 * PSD_NS_PER_MS)   /* while the device is */
-#define SPINS        200
+#define SPINS        500                   /* about as long as NCCL takes to queue an operation */
+#define SPINS_YIELD  32
 #define STUCK_ROUNDS 100
 
 void engine_log(const psd_backend *b, psd_log_level level, const char *format, ...)
@@ -38,8 +40,11 @@ _Noreturn void engine_die(psd_backend *b, const char *text)
 void engine_pause(int *round, psd_time_ns deadline)
 {
     psd_time_ns pause = SHORTEST / 2;
-    if ((*round)++ < SPINS)
+    if ((*round)++ < SPINS) {
+        if (*round % SPINS_YIELD == 0)
+            sched_yield(); /* to the thread that it waits for, where there are fewer cores */
         return;
+    }
     for (int i = SPINS + 8; i < *round && pause < PSD_NS_PER_MS / 2; i += 8)
         pause *= 2;
     psd_time_ns left = deadline - psd_now_ns();

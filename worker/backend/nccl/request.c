@@ -56,11 +56,13 @@ static void request_put(psd_backend *b, psd_request *r)
 void requests_free(psd_backend *b)
 {
     int before = device_enter(&b->device);
-    for (list *node; (node = list_take(&b->free_requests)) != NULL;) {
+    LIST_EACH(&b->free_requests, node, after)
+    {
         psd_request *r = LIST_ENTRY(node, psd_request, node);
         (void)b->libs.cuda.cudaEventDestroy(r->event);
         free(r);
     }
+    list_init(&b->free_requests);
     device_leave(&b->device, before);
 }
 
