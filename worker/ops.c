@@ -1,6 +1,7 @@
 /* What all operations share: opening a call, starting it on the backend with its record, waiting for a
  * blocking one. */
 #include "worker/ops.h"
+#include "worker/quick_clock.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -46,7 +47,7 @@ static psd_status take_opts(op_call *call)
         call->tag = opts->tag;
         call->op.stream = opts->stream;
     }
-    call->now = psd_now_ns();
+    call->now = psd_quick_now_ns();
     call->op.deadline =
         psd_deadline_ns(call->now, timeout_ms != 0 ? timeout_ms : call->ctx->settings.timeout_ms);
     return PSD_OK;

@@ -1,6 +1,6 @@
-/* Recording operations and waits: relaxed stores into shared memory, no lock, no system call: clock_gettime
- * reads the CPU's counter, which the kernel has calibrated, in user space. tests/bench/bench_recorder.c
- * measures the cost, which is to stay under 100 ns for an operation. */
+/* Recording operations and waits: relaxed stores into shared memory, no lock, no system call: the clock is the CPU's
+ * counter, which the kernel has calibrated (quick_clock.h). tests/bench/bench_recorder.c measures the cost, which is to
+ * stay under 100 ns for an operation. */
 #include "worker/recorder.h"
 
 #include <stdio.h>
@@ -13,6 +13,7 @@
 #include "common/conf.h"
 #include "common/log.h"
 #include "worker/error.h"
+#include "worker/quick_clock.h"
 
 #define WORDS (sizeof(psd_record) / sizeof(uint64_t))
 
@@ -170,7 +171,7 @@ void psd_record_end(psd_recorder *recorder, uint64_t seq, psd_status status, int
     atomic_fetch_add_explicit(&recorder->file->done, 1, memory_order_relaxed);
     if (atomic_load_explicit(&slot->seq, memory_order_relaxed) != seq)
         return; /* so old that its place was taken */
-    __atomic_store_n(&slot->done_ns, psd_now_ns(), __ATOMIC_RELAXED);
+    __atomic_store_n(&slot->done_ns, psd_quick_now_ns(), __ATOMIC_RELAXED);
     __atomic_store_n(&slot->ordinal, ordinal, __ATOMIC_RELAXED);
     __atomic_store_n(&slot->peer, peer, __ATOMIC_RELAXED);
     __atomic_store_n(&slot->status, (int32_t)status, __ATOMIC_RELAXED);
