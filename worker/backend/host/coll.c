@@ -77,6 +77,35 @@ static size_t choose_chunk(const coll_schedule *schedule, const psd_op *op, int3
     return piece < limit ? piece : limit;
 }
 
+/* Those of all_to_all_v as if this rank's were everybody's. */
+uint64_t coll_touched_bytes(const coll *c)
+{
+    const psd_op *op = &c->op;
+    uint64_t size = (uint64_t)c->size, one = op->kind == PSD_OP_BARRIER ? 0 : count_bytes(op);
+    switch (op->kind) {
+    case PSD_OP_BROADCAST:
+        return size * one;
+    case PSD_OP_ALL_REDUCE:
+        return 2 * size * one;
+    case PSD_OP_REDUCE:
+        return (size + 1) * one;
+    case PSD_OP_SCATTER:
+    case PSD_OP_GATHER:
+        return 2 * size * one;
+    case PSD_OP_ALL_GATHER:
+    case PSD_OP_REDUCE_SCATTER:
+        return size * (size + 1) * one;
+    case PSD_OP_ALL_TO_ALL:
+        return 2 * size * size * one;
+    case PSD_OP_ALL_TO_ALL_V:
+        for (int32_t i = 0; i < c->size; i++)
+            one += (uint64_t)(op->in_splits[i] + op->out_splits[i]) * psd_dtype_bytes(op->dtype);
+        return size * one;
+    default:
+        return 0;
+    }
+}
+
 static bool reduces(psd_op_kind kind)
 {
     return kind == PSD_OP_ALL_REDUCE || kind == PSD_OP_REDUCE || kind == PSD_OP_REDUCE_SCATTER;

@@ -59,6 +59,8 @@ bool coll_round(coll *c, uint32_t round, coll_messages *out);
 void coll_combine(coll *c, uint32_t round, size_t at, const void *theirs, size_t bytes);
 /* Local work that does not wait for the round's messages (copies of this rank's own block): after they were posted. */
 void coll_meanwhile(coll *c, uint32_t round);
+/* Bytes of all ranks' tensors together. */
+uint64_t coll_touched_bytes(const coll *c);
 /* Local work (reductions) after the round's messages are complete. */
 void coll_finish(coll *c, uint32_t round);
 

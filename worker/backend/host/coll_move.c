@@ -35,7 +35,7 @@ static void scatter_finish(const coll *c, uint32_t round)
 {
     (void)round;
     if (c->rank == c->op.root)
-        coll_copy(c->op.out, coll_const_at(c->op.in, block_at(c, c->rank)), block_bytes(c));
+        coll_copy_block(c, c->op.out, coll_const_at(c->op.in, block_at(c, c->rank)), block_bytes(c));
 }
 
 static void gather_messages(const coll *c, uint32_t round, coll_messages *out)
@@ -53,7 +53,7 @@ static void gather_messages(const coll *c, uint32_t round, coll_messages *out)
 
 static void own_block_to_out(const coll *c)
 {
-    coll_copy(coll_at(c->op.out, block_at(c, c->rank)), c->op.in, block_bytes(c));
+    coll_copy_block(c, coll_at(c->op.out, block_at(c, c->rank)), c->op.in, block_bytes(c));
 }
 
 static void gather_finish(const coll *c, uint32_t round)
@@ -134,7 +134,7 @@ static void all_to_all_meanwhile(const coll *c, uint32_t round)
     coll_span own = rank_block(c, c->op.in_splits, c->rank);
     coll_span to = rank_block(c, c->op.out_splits, c->rank);
     /* A rank that disagrees with itself on its own block is refused before; never write past the smaller. */
-    coll_copy(coll_at(c->op.out, to.at), coll_const_at(c->op.in, own.at),
+    coll_copy_block(c, coll_at(c->op.out, to.at), coll_const_at(c->op.in, own.at),
               own.bytes < to.bytes ? own.bytes : to.bytes);
 }
 

@@ -11,6 +11,7 @@
 
 #include "common/tensor.h"
 #include "worker/backend/host/coll.h"
+#include "worker/backend/host/reduce.h"
 
 /* Up to here one round in which whole inputs travel beats cutting them up. */
 #define COLL_SMALL_BYTES ((size_t)8 << 10)
@@ -103,6 +104,15 @@ static inline void coll_copy(void *to, const void *from, size_t bytes)
 {
     if (bytes > 0 && to != from)
         memmove(to, from, bytes);
+}
+
+/* The same, of a block of this collective. */
+static inline void coll_copy_block(const coll *c, void *to, const void *from, size_t bytes)
+{
+    if (to != from && exceeds_cache(coll_touched_bytes(c)))
+        copy_past_cache(to, from, bytes);
+    else
+        coll_copy(to, from, bytes);
 }
 
 /* The rank at this distance after, and before, this rank. */

@@ -243,8 +243,7 @@ static void *reach(const psd_request *r, int32_t rank, bool is_out, size_t at, s
 static bool goes_past_cache(const psd_request *r, const void *in, const void *out)
 {
     const coll *c = &r->schedule;
-    uint64_t each = in_bytes(&c->op, c->size) + count_bytes(&c->op);
-    return in != out && exceeds_cache(each * (uint64_t)c->size);
+    return in != out && exceeds_cache(coll_touched_bytes(c));
 }
 
 static bool reduce_slice(psd_request *r, size_t at, size_t bytes)
@@ -284,7 +283,7 @@ static bool broadcast_slice(psd_request *r, size_t at, size_t bytes)
     void *to = coll_at(c->op.out, at);
     if (from == NULL)
         return false;
-    if (exceeds_cache(count_bytes(&c->op) * (uint64_t)c->size))
+    if (exceeds_cache(coll_touched_bytes(c)))
         copy_past_cache(to, from, bytes);
     else
         memcpy(to, from, bytes);
