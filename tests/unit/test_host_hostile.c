@@ -128,6 +128,57 @@ PSD_TEST(host_hostile, frames_that_lie_break_the_link)
     expect_broken("shm", &lie, sizeof(lie));
 }
 
+static void pong(pair *p)
+{
+    char both[2 * sizeof(frame) + 16] = {0};
+    frame f = {.magic = FRAME_MAGIC, .type = FRAME_PING, .group = GROUP, .source = 1, .payload = 16};
+    memcpy(both, &f, sizeof(f));
+    f.type = FRAME_PONG;
+    f.payload = 0;
+    memcpy(both + sizeof(f) + 16, &f, sizeof(f));
+    (void)say(p, both, sizeof(both));
+}
+
+/* An all_reduce that the honest side has begun, and what the other says of where its tensors lie. */
+static void expect_lie_about_places(uint64_t in, uint64_t out, uint8_t reach)
+{
+    enum { COUNT = 16384 };
+    pair p;
+    void *memory = NULL;
+    psd_request *request = NULL;
+    psd_op_result result;
+    pair_open(&p, "shm");
+    pong(&p);
+    cr_assert_eq(host->mem_alloc(p.honest.backend, COUNT, &memory), PSD_OK);
+    psd_op op = host_op(PSD_OP_ALL_REDUCE, PSD_U8, COUNT, memory, memory);
+    op.redop = PSD_SUM;
+    cr_assert_eq(host->start(p.honest.group, &op, &request), PSD_OK);
+    frame f = {.magic = FRAME_MAGIC, .type = FRAME_EXPOSE, .channel = FRAME_COLL, .kind = PSD_OP_ALL_REDUCE};
+    f.dtype = PSD_U8;
+    f.redop = PSD_SUM;
+    f.group = GROUP;
+    f.source = 1;
+    f.tag = -1;
+    f.count = COUNT;
+    f.other = reach;
+    f.word = in;
+    f.bytes = out;
+    (void)say(&p, &f, sizeof(f));
+    cr_assert_eq(host_finish(&p.honest, &request, &result), PSD_ERR_LINK, "places %llu and %llu",
+                 (unsigned long long)in, (unsigned long long)out);
+    host->mem_free(p.honest.backend, memory, COUNT);
+    pair_close(&p);
+}
+
+PSD_TEST(host_hostile, places_outside_of_the_memory_break_the_link)
+{
+    uint64_t most = (uint64_t)INT64_MAX;
+    expect_lie_about_places(0, most, 7);
+    expect_lie_about_places(most, 0, 7);
+    expect_lie_about_places(UINT64_MAX - 100, 0, 7);
+    expect_lie_about_places(((uint64_t)256 << 30) - 100, 0, 1);
+}
+
 /* ---------------------------------------------------------------------------------------------- sequences */
 
 static uint64_t state;
@@ -157,7 +208,7 @@ static size_t random_frame(char *out)
     f.bytes = (uint64_t)f.count;
     f.tag = (int32_t)below(4) - 1;
     f.payload = payloads[below(6)];
-    f.other = (uint8_t)below(2);
+    f.other = (uint8_t)below(8);
     f.id = below(2) == 0 ? below(6) : ((uint64_t)(1 + below(3)) << 32 | below(6));
     f.word = below(3) == 0 ? below(2000) : ((uint64_t)(1 + below(3)) << 32 | below(6));
     if (f.type == FRAME_EAGER && below(4) != 0) {
@@ -187,18 +238,10 @@ static psd_status say_small(pair *p)
     return say(p, NULL, 0) < 0 ? PSD_ERR_LINK : host->group_poll(p->honest.group, p->why, sizeof(p->why));
 }
 
-static void pong(pair *p)
-{
-    char both[2 * sizeof(frame) + 16] = {0};
-    frame f = {.magic = FRAME_MAGIC, .type = FRAME_PING, .group = GROUP, .source = 1, .payload = 16};
-    memcpy(both, &f, sizeof(f));
-    f.type = FRAME_PONG;
-    f.payload = 0;
-    memcpy(both + sizeof(f) + 16, &f, sizeof(f));
-    (void)say(p, both, sizeof(both));
-}
+#define REQUESTS 6
+#define MAPPED   200000 /* bytes: two tensors of a count that random frames have */
 
-static void start_honest(host_rank *r, char *memory, psd_request **requests)
+static void start_honest(host_rank *r, char *memory, char *mapped, psd_request **requests)
 {
     psd_op_p2p p2p[4] = {{false, PSD_U8, memory, 4, 1, 0},
                          {false, PSD_U8, memory + 100, 1000, PSD_ANY_SOURCE, PSD_ANY_TAG},
@@ -215,31 +258,38 @@ static void start_honest(host_rank *r, char *memory, psd_request **requests)
     op.root = 1;
     if (host->start(r->group, &op, &requests[4]) != PSD_OK)
         requests[4] = NULL;
+    op = host_op(PSD_OP_ALL_REDUCE, PSD_U8, MAPPED / 2, mapped, mapped + MAPPED / 2);
+    op.redop = PSD_SUM;
+    if (host->start(r->group, &op, &requests[5]) != PSD_OK)
+        requests[5] = NULL;
 }
 
 static void run_sequence(uint64_t seed)
 {
     pair p;
     char stream[8192];
-    psd_request *requests[5];
+    psd_request *requests[REQUESTS];
+    void *mapped = NULL;
     char *memory = calloc(1, 200000);
     state = seed * 0x9e3779b97f4a7c15u + 1;
     pair_open(&p, "shm");
     pong(&p);
-    start_honest(&p.honest, memory, requests);
+    cr_assert_eq(host->mem_alloc(p.honest.backend, MAPPED, &mapped), PSD_OK);
+    start_honest(&p.honest, memory, mapped, requests);
     psd_status status = PSD_OK;
     for (int i = 0; i < 30 && status >= 0; i++)
         status = below(3) == 0 ? say_small(&p) : say(&p, stream, random_frame(stream));
     host->group_abort(p.honest.group, PSD_ERR_ABORTED, "end of the sequence");
     /* The liar has gone: it answers no abort. */
     host_link_break(p.link, "end of the sequence");
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < REQUESTS; i++) {
         if (requests[i] != NULL)
             (void)host_finish(&p.honest, &requests[i], NULL);
     }
     cr_expect_eq(p.honest.failures, 0);
     cr_expect_eq(memory[99], 0); /* beyond the receives */
     cr_expect_eq(memory[1100], 0);
+    host->mem_free(p.honest.backend, mapped, MAPPED);
     pair_close(&p);
     free(memory);
 }

@@ -135,7 +135,7 @@ static void all_to_all_meanwhile(const coll *c, uint32_t round)
     coll_span to = rank_block(c, c->op.out_splits, c->rank);
     /* A rank that disagrees with itself on its own block is refused before; never write past the smaller. */
     coll_copy_block(c, coll_at(c->op.out, to.at), coll_const_at(c->op.in, own.at),
-              own.bytes < to.bytes ? own.bytes : to.bytes);
+                    own.bytes < to.bytes ? own.bytes : to.bytes);
 }
 
 const coll_schedule coll_all_to_all_pairwise = {pairwise_rounds, all_to_all_messages, NULL, NULL,

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/tensor.h"
+#include "worker/backend/host/reduce.h"
 
 /* --------------------------------------------------------------------------------------------- mismatches */
 
@@ -266,6 +267,18 @@ static void sort_early(psd_request *r)
 
 /* ------------------------------------------------------------------------------------------------- rounds */
 
+/* Will what is received have left the cache before anybody reads it? Not what is reduced or passed on, and in place the
+ * input that was sent from there is in the cache anyway. */
+static bool goes_past_cache(const psd_request *r, const coll_message *item)
+{
+    const coll *c = &r->schedule;
+    bool is_scratch = (uintptr_t)item->data - (uintptr_t)r->scratch < r->scratch_bytes;
+    bool is_in_place = c->op.in == c->op.out && c->op.kind != PSD_OP_ALL_GATHER;
+    bool is_passed_on = c->op.kind == PSD_OP_BROADCAST && c->size > 2;
+    return !item->is_send && !is_scratch && !is_in_place && !is_passed_on &&
+           exceeds_cache(coll_touched_bytes(c));
+}
+
 static xfer *add_transfer(psd_request *r, const coll_message *item)
 {
     hgroup *g = r->group;
@@ -282,6 +295,7 @@ static xfer *add_transfer(psd_request *r, const coll_message *item)
     x->data = item->data;
     x->bytes = item->bytes;
     x->may_combine = item->may_combine;
+    x->past_cache = goes_past_cache(r, item);
     x->peer = g->member[item->peer].peer;
     r->pending++;
     return x;

@@ -97,6 +97,7 @@ struct xfer {
     bool may_be_read;     /* send: the RTS told its address */
     bool is_direct;       /* receive: it is a place, where this process maps the sender's memory */
     bool is_exposure;     /* see direct.h: no data of its own */
+    bool past_cache;      /* receive: of so much that its bytes go past the cache */
     bool may_combine;     /* receive: its bytes may be reduced as they come, see coll.h */
 };
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/tensor.h"
+#include "worker/backend/host/reduce.h"
 
 /* ----------------------------------------------------------------------------------------------- matching */
 
@@ -173,6 +174,7 @@ static bool add_transfer(engine *e, psd_request *r, const psd_op_p2p *op)
     x->count = op->count;
     x->data = op->data;
     x->bytes = (uint64_t)op->count * psd_dtype_bytes(op->dtype);
+    x->past_cache = !op->is_send && exceeds_cache(2 * x->bytes); /* here and at the sender */
     return true;
 }
 

@@ -6,6 +6,7 @@
 
 #include "common/tensor.h"
 #include "worker/backend/host/link.h"
+#include "worker/backend/host/reduce.h"
 
 #define WRITE_AT_ONCE (2u << 20) /* bytes streamed into one link before others have their turn */
 
@@ -380,6 +381,21 @@ static size_t combine_some(peer *p)
     return bytes;
 }
 
+/* Takes a piece of a large message to where it belongs. */
+static size_t read_past_cache(peer *p)
+{
+    rx *in = &p->in;
+    size_t bytes;
+    const uint8_t *theirs = host_link_peek(p->link, &bytes);
+    bytes = bytes < in->remains ? bytes : (size_t)in->remains;
+    if (bytes > 0)
+        copy_past_cache(in->to, theirs, bytes);
+    in->remains -= bytes;
+    in->to += bytes;
+    host_link_take(p->link, bytes);
+    return bytes;
+}
+
 /* Reads into the place of the payload, or of the header. Returns the bytes read. */
 static size_t read_some(peer *p, size_t most)
 {
@@ -393,6 +409,8 @@ static size_t read_some(peer *p, size_t most)
     }
     if (in->combines)
         return combine_some(p);
+    if (in->receive != NULL && in->receive->past_cache && in->to != NULL && host_link_is_shm(p->link))
+        return read_past_cache(p);
     size_t bytes = in->remains < most ? (size_t)in->remains : most;
     if (in->to == NULL && bytes > FRAME_MAX_SLICE)
         bytes = FRAME_MAX_SLICE;

@@ -177,6 +177,7 @@ xfer *xfer_get(engine *e, psd_request *r)
     x->may_be_read = false;
     x->is_direct = false;
     x->is_exposure = false;
+    x->past_cache = false;
     x->may_combine = false;
     return x;
 }

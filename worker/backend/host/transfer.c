@@ -219,8 +219,7 @@ static bool copy_mapped(xfer *r, size_t bytes)
     const uint8_t *theirs = host_link_map(r->peer->link, r->remote_data + r->done, bytes);
     if (theirs == NULL)
         return false; /* the link is gone */
-    const psd_request *request = r->request;
-    if (exceeds_cache(request->is_coll ? coll_touched_bytes(&request->schedule) : 2 * r->bytes))
+    if (r->past_cache)
         copy_past_cache(r->data + r->done, theirs, bytes);
     else
         memcpy(r->data + r->done, theirs, bytes);
