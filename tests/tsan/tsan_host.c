@@ -83,6 +83,27 @@ static void collectives(host_rank *r)
     }
 }
 
+/* In memory that the ranks map of each other, made and given back while messages move. */
+static void mapped_collectives(host_rank *r)
+{
+    enum { N = 30000 };
+    for (int turn = 0; turn < TURNS / 4; turn++) {
+        void *memory = NULL;
+        HOST_CHECK(r, host->mem_alloc(r->backend, 2 * N * sizeof(int32_t), &memory) == PSD_OK);
+        int32_t *data = memory;
+        if (data == NULL)
+            return;
+        for (int i = 0; i < N; i++)
+            data[i] = turn + r->rank;
+        psd_op op = host_op(PSD_OP_ALL_REDUCE, PSD_I32, N, data, turn % 2 == 0 ? data : data + N);
+        op.redop = PSD_SUM;
+        HOST_CHECK(r, host_run(r, &op, NULL) == PSD_OK);
+        const int32_t *sum = op.out;
+        HOST_CHECK(r, sum[N - 1] == r->size * turn + r->size * (r->size - 1) / 2);
+        host->mem_free(r->backend, memory, 2 * N * sizeof(int32_t));
+    }
+}
+
 static void *abort_group(void *arg)
 {
     host_rank *r = arg;
@@ -99,6 +120,7 @@ static void body(host_rank *r)
     HOST_CHECK(r, pthread_create(&threads[0], NULL, ring_of_messages, &messages) == 0);
     HOST_CHECK(r, pthread_create(&threads[1], NULL, read_channel, &channel) == 0);
     collectives(r);
+    mapped_collectives(r);
     send_channel(r, CHAN_STOP);
     pthread_join(threads[0], NULL);
     pthread_join(threads[1], NULL);
