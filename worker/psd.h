@@ -202,7 +202,8 @@ PSD_API int64_t psd_tensor_count(const psd_tensor *tensor); /* elements; -1 if t
 PSD_API psd_tensor psd_tensor_slice(const psd_tensor *tensor, int64_t first, int64_t count);
 
 /* Memory from the context's pool (64-byte aligned, zeroed, made so that the backend can move it fastest: on
- * nccl the device's). When the limit is passed the error says what is needed, what is held and by whom. */
+ * nccl the device's, on host memory that the ranks of this host map, shared with forked children). When the
+ * limit is passed the error says what is needed, what is held and by whom. */
 PSD_API psd_status psd_tensor_alloc_at(PSD_AT, psd_ctx *ctx, const int64_t *shape, int32_t ndim,
                                        psd_dtype dtype, const char *name, psd_tensor *out);
 #define psd_tensor_alloc(...) psd_tensor_alloc_at(PSD_HERE, __VA_ARGS__)
