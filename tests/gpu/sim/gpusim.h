@@ -1,5 +1,5 @@
-/* What the simulated libcudart offers the simulated libnccl beyond the CUDA API: kernels on streams, and what a
- * pointer is. Real NCCL reaches the same things through the driver. */
+/* What the simulated libcudart offers the simulated libnccl beyond the CUDA API: kernels on streams, and what
+ * a pointer is. Real NCCL reaches the same things through the driver. */
 #ifndef PSD_GPUSIM_H
 #define PSD_GPUSIM_H
 

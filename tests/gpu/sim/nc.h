@@ -106,8 +106,8 @@ typedef struct nc_op {
     cudaStream_t stream;
 } nc_op;
 
-/* A call on a communicator that is no operation: init, split, finalize. `run` may block; it holds what it needs
- * and gives it up in `end`. */
+/* A call on a communicator that is no operation: init, split, finalize. `run` may block; it holds what it
+ * needs and gives it up in `end`. */
 typedef struct nc_job nc_job;
 struct nc_job {
     nc_job *next;

@@ -159,9 +159,9 @@ static void stop(ncclComm_t comm)
         seg_ring(&comm->seg, comm->rank);
 }
 
-/* User guide, "Thread Safety": one thread at a time operates a communicator. User guide, ncclCommGetAsyncError:
- * while it is ncclInProgress no other NCCL function may be called; NCCL, src/init.cc, ncclCommEnsureReady, answers
- * ncclInvalidArgument then, and the communicator's own error once it has one. */
+/* User guide, "Thread Safety": one thread at a time operates a communicator. User guide,
+ * ncclCommGetAsyncError: while it is ncclInProgress no other NCCL function may be called; NCCL, src/init.cc,
+ * ncclCommEnsureReady, answers ncclInvalidArgument then, and the communicator's own error once it has one. */
 ncclResult_t nc_call_begin(ncclComm_t handle, const char *call)
 {
     ncclComm_t comm = handle != NULL ? nc_comm_get(handle) : NULL;
@@ -262,8 +262,8 @@ static ncclResult_t check_peers(ncclComm_t comm)
     return ncclSuccess;
 }
 
-/* NCCL, src/bootstrap.cc, bootstrapRoot: on a rank that has "already checked in" or a "mismatch in rank count" the
- * root gives up and nobody gets an answer: they wait until they are aborted. */
+/* NCCL, src/bootstrap.cc, bootstrapRoot: on a rank that has "already checked in" or a "mismatch in rank
+ * count" the root gives up and nobody gets an answer: they wait until they are aborted. */
 ncclResult_t nc_comm_join(ncclComm_t comm, ncclComm_t also)
 {
     uint32_t unclaimed = 0;
@@ -388,8 +388,8 @@ GPUSIM_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
     return nc_group_leave(result);
 }
 
-/* User guide, ncclCommAbort: "aborts any uncompleted operations before destroying the communicator". Local: other
- * ranks go on waiting until they abort too. */
+/* User guide, ncclCommAbort: "aborts any uncompleted operations before destroying the communicator". Local:
+ * other ranks go on waiting until they abort too. */
 GPUSIM_EXPORT ncclResult_t ncclCommAbort(ncclComm_t handle)
 {
     if (handle == NULL)

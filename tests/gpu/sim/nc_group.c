@@ -1,5 +1,5 @@
-/* Groups: everything between ncclGroupStart and ncclGroupEnd is started together or not at all, and every single
- * call is a group of its own. */
+/* Groups: everything between ncclGroupStart and ncclGroupEnd is started together or not at all, and every
+ * single call is a group of its own. */
 #include "nc.h"
 
 #include <stdlib.h>
@@ -200,8 +200,8 @@ static void *launch_main(void *arg)
     return NULL;
 }
 
-/* User guide, "Nonblocking Group Operation": ncclGroupEnd returns ncclInProgress while kernels are being issued
- * in the background. */
+/* User guide, "Nonblocking Group Operation": ncclGroupEnd returns ncclInProgress while kernels are being
+ * issued in the background. */
 static ncclResult_t run_in_background(launch *l)
 {
     pthread_t thread;
@@ -257,8 +257,9 @@ static ncclResult_t close_group(void)
     return l->is_blocking || inline_ok ? run_launch(l) : run_in_background(l);
 }
 
-/* NCCL, src/include/group.h, ncclGroupErrCheck: any failed call fails the group it is in. (The user guide says that
- * ncclInvalidArgument is not returned by ncclGroupEnd; the library's code has no such exception.) */
+/* NCCL, src/include/group.h, ncclGroupErrCheck: any failed call fails the group it is in. (The user guide
+ * says that ncclInvalidArgument is not returned by ncclGroupEnd; the library's code has no such
+ * exception.) */
 ncclResult_t nc_group_leave(ncclResult_t result)
 {
     if (result != ncclSuccess && result != ncclInProgress)

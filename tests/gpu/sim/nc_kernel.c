@@ -1,9 +1,9 @@
 /* What a group does on one communicator: a kernel on the streams' threads, whose lanes progress together.
- *
- * User guide, "Point-to-point communication": calls within a group progress independently and never block each
- * other, except those with the same peer, which run in order: one lane per peer and direction. Collectives run
- * in the order they were issued (user guide, "Group Operation Ordering Semantics"): one lane, and it comes first,
- * as NCCL's src/enqueue.cc drains point-to-point tasks only once collectives are depleted. */
+ * User guide, "Point-to-point communication": calls within a group progress independently and never block
+ * each other, except those with the same peer, which run in order: one lane per peer and direction.
+ * Collectives run in the order they were issued (user guide, "Group Operation Ordering Semantics"): one lane,
+ * and it comes first, as NCCL's src/enqueue.cc drains point-to-point tasks only once collectives are
+ * depleted. */
 #include "nc.h"
 
 #include <stdlib.h>
@@ -142,8 +142,9 @@ void nc_kernel_free(nc_kernel *k)
     free(k);
 }
 
-/* ---- connecting: NCCL connects a pair, or the ring of a kind of collective, when it is first used; both (all)
- * sides take part (user guide, env. variable NCCL_RUNTIME_CONNECT; src/transport.cc, ncclTransportP2pSetup). */
+/* ---- connecting: NCCL connects a pair, or the ring of a kind of collective, when it is first used; both
+ * (all) sides take part (user guide, env. variable NCCL_RUNTIME_CONNECT; src/transport.cc,
+ * ncclTransportP2pSetup). */
 
 static _Atomic uint32_t *pair_word(ncclComm_t comm, int from, int to)
 {
@@ -222,8 +223,8 @@ static void advance(lane *l)
     l->step = 0;
 }
 
-/* Has everything sent been taken? NCCL's ncclSend is "blocking for the GPU" until its ncclRecv takes the data;
- * what fits its buffers may complete before, which PSD_GPUSIM_BUFFER allows. */
+/* Has everything sent been taken? NCCL's ncclSend is "blocking for the GPU" until its ncclRecv takes the
+ * data; what fits its buffers may complete before, which PSD_GPUSIM_BUFFER allows. */
 static bool taken(const lane *l, size_t bytes)
 {
     size_t buffered = settings_get()->buffer_bytes;
@@ -238,9 +239,9 @@ static size_t step_bytes(size_t bytes, uint64_t step)
     return bytes - at < SEG_STEP ? bytes - at : SEG_STEP;
 }
 
-/* Each side cuts its own count into steps: with different counts the sides take different numbers of steps, and
- * the one with more hangs; with as many steps, the receiver gets its own count of bytes, whatever was sent. A
- * count of 0 is a step too. */
+/* Each side cuts its own count into steps: with different counts the sides take different numbers of steps,
+ * and the one with more hangs; with as many steps, the receiver gets its own count of bytes, whatever was
+ * sent. A count of 0 is a step too. */
 static uint64_t steps_of(size_t bytes)
 {
     return bytes == 0 ? 1 : (bytes + SEG_STEP - 1) / SEG_STEP;
@@ -391,7 +392,7 @@ static void run(nc_kernel *k)
         int64_t start = now_ms() + set->slow_ms;
         nc_comm_wait(comm, NULL, is_past, &start);
     }
-    if (k->fails) { /* user guide, "Asynchronous errors and error handling": such an operation never completes */
+    if (k->fails) { /* user guide, "Asynchronous errors and error handling": it never completes */
         nc_warn("injected asynchronous error at rank %d", comm->rank);
         nc_comm_fail(comm, (ncclResult_t)set->async_error_code);
         nc_comm_wait(comm, NULL, never, NULL);
@@ -436,9 +437,9 @@ static void fault_main(void *arg, bool device_ok)
     nc_kernel_free(k);
 }
 
-/* The newest kernel of a communicator and, where kernels are serial, of its device. User guide, "Using multiple NCCL
- * communicators concurrently": kernels of several communicators may wait for each other on a device, so that every
- * rank has to issue them in one order; PSD_GPUSIM_SERIAL makes them. */
+/* The newest kernel of a communicator and, where kernels are serial, of its device. User guide, "Using
+ * multiple NCCL communicators concurrently": kernels of several communicators may wait for each other on a
+ * device, so that every rank has to issue them in one order; PSD_GPUSIM_SERIAL makes them. */
 static pthread_mutex_t launching = PTHREAD_MUTEX_INITIALIZER;
 static mark *device_last[64];
 

@@ -317,8 +317,8 @@ static double scalar_value(ncclDataType_t dtype, const void *at)
     }
 }
 
-/* NCCL, src/enqueue.cc, hostToDevRedOp: an average of floats multiplies the inputs by 1/n, in their type; one of
- * integers divides the sum. */
+/* NCCL, src/enqueue.cc, hostToDevRedOp: an average of floats multiplies the inputs by 1/n, in their type; one
+ * of integers divides the sum. */
 nc_reduction nc_reduction_of(const nc_op *op, ncclComm_t comm)
 {
     nc_reduction r = {.op = op->redop};

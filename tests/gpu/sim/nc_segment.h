@@ -1,9 +1,8 @@
 /* What the ranks of one communicator share: a sparse file of memory under PSD_GPUSIM_DIR, named after the
  * communicator's id, unlinked as soon as all ranks have it. It stands for NCCL's bootstrap network (arrivals,
- * all-gathers) and for the buffers between GPUs (channels). All zero is its initial state.
- *
- * Whoever has it open holds a shared flock on it; a file that nobody holds is of dead processes and is unlinked
- * by the next process that opens one. */
+ * all-gathers) and for the buffers between GPUs (channels). All zero is its initial state.  Whoever has it
+ * open holds a shared flock on it; a file that nobody holds is of dead processes and is unlinked by the next
+ * process that opens one. */
 #ifndef PSD_GPUSIM_NC_SEGMENT_H
 #define PSD_GPUSIM_NC_SEGMENT_H
 

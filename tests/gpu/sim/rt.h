@@ -1,5 +1,5 @@
-/* Inside the simulated libcudart. One mutex guards streams, events, marks and allocations of the process; it is
- * never held while a copy, a kernel or a host function runs. */
+/* Inside the simulated libcudart. One mutex guards streams, events, marks and allocations of the process; it
+ * is never held while a copy, a kernel or a host function runs. */
 #ifndef PSD_GPUSIM_RT_H
 #define PSD_GPUSIM_RT_H
 

@@ -76,8 +76,8 @@ cudaError_t rt_device_error(int device)
 }
 
 /* Runtime API, cudaLaunchHostFunc: "Attempting to use a CUDA API may result in cudaErrorNotPermitted".
- * Runtime API, cudaErrorIllegalAddress: "leaves the process in an inconsistent state and any further CUDA work
- * will return the same error". */
+ * Runtime API, cudaErrorIllegalAddress: "leaves the process in an inconsistent state and any further CUDA
+ * work will return the same error". */
 cudaError_t rt_enter(void)
 {
     if (psd_gpusim_in_host_func())

@@ -85,8 +85,8 @@ gpusim_pointer psd_gpusim_pointer(const void *pointer)
 #define FILL_BYTES ((size_t)4 << 20)
 #define FILL       0xC5
 
-/* Runtime API, cudaMalloc: "The memory is not cleared": it begins with a pattern that no test expects, and ends
- * at a page that nobody may touch. */
+/* Runtime API, cudaMalloc: "The memory is not cleared": it begins with a pattern that no test expects, and
+ * ends at a page that nobody may touch. */
 static char *map(size_t bytes, size_t *mapped)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -129,8 +129,8 @@ static cudaError_t allocate(void **out, size_t bytes, enum cudaMemoryType type)
     return cudaSuccess;
 }
 
-/* CUDA C++ Programming Guide, "Stream Ordered Memory Allocator": cudaMalloc and cudaFree "causes GPU to synchronize across
- * all executing CUDA streams". So the free waits for what the device runs. */
+/* CUDA C++ Programming Guide, "Stream Ordered Memory Allocator": cudaMalloc and cudaFree "causes GPU to
+ * synchronize across all executing CUDA streams". So the free waits for what the device runs. */
 static cudaError_t release(void *pointer, enum cudaMemoryType type)
 {
     if (pointer == NULL)
@@ -298,7 +298,8 @@ static bool is_device(gpusim_pointer p)
     return p.type == cudaMemoryTypeDevice;
 }
 
-/* Runtime API, cudaMemcpy: pointers that do not match the direction are undefined behaviour; here an error. */
+/* Runtime API, cudaMemcpy: pointers that do not match the direction are undefined behaviour; here an
+ * error. */
 static bool fits(gpusim_pointer to, gpusim_pointer from, size_t bytes, enum cudaMemcpyKind kind)
 {
     if ((to.type != cudaMemoryTypeUnregistered && to.bytes < bytes) ||
@@ -345,11 +346,12 @@ static bool stage(copy *c)
     return true;
 }
 
-/* Runtime API, "API synchronization behavior", Memcpy. Asynchronous: from pageable memory, the source has been copied
- * to staging memory on return; to pageable memory, the function returns once the copy has completed. Synchronous:
- * from pageable memory, the stream is synchronized first, and on return the source has been copied to staging memory
- * "but the DMA to final destination may not have completed"; with page-locked memory and to the host, it is complete;
- * device to device, "no host-side synchronization is performed". */
+/* Runtime API, "API synchronization behavior", Memcpy. Asynchronous: from pageable memory, the source has
+ * been copied to staging memory on return; to pageable memory, the function returns once the copy has
+ * completed. Synchronous: from pageable memory, the stream is synchronized first, and on return the source
+ * has been copied to staging memory "but the DMA to final destination may not have completed"; with
+ * page-locked memory and to the host, it is complete; device to device, "no host-side synchronization is
+ * performed". */
 static cudaError_t copy_memory(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                                cudaStream_t stream, bool synchronous)
 {

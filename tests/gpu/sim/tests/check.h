@@ -1,5 +1,5 @@
-/* Test cases of the device simulator: each runs in processes of its own, one per rank, with an environment and a
- * deadline. Plain programs, so that they also run under ThreadSanitizer. */
+/* Test cases of the device simulator: each runs in processes of its own, one per rank, with an environment
+ * and a deadline. Plain programs, so that they also run under ThreadSanitizer. */
 #ifndef PSD_GPUSIM_CHECK_H
 #define PSD_GPUSIM_CHECK_H
 

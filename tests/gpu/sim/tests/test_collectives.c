@@ -14,7 +14,8 @@ static size_t type_size(ncclDataType_t type)
     return sizes[type];
 }
 
-/* Small whole numbers are exact in every type: 0 to 3, so that a sum of 4 ranks is at most 12 and a product 81. */
+/* Small whole numbers are exact in every type: 0 to 3, so that a sum of 4 ranks is at most 12 and a product
+ * 81. */
 static int value_at(int rank, size_t i)
 {
     return (int)((i * 7 + i / 251 + (size_t)rank * 5 + 1) % 4);
@@ -324,8 +325,8 @@ static void abort_both(int rank, shared *s, ncclComm_t comm)
     OK(ncclCommAbort(comm));
 }
 
-/* Kernels of one communicator run in the order they were issued, whatever streams they are on: another order on
- * another rank hangs. */
+/* Kernels of one communicator run in the order they were issued, whatever streams they are on: another order
+ * on another rank hangs. */
 static void one_kernel_at_a_time(int rank, shared *s)
 {
     char *data;
@@ -341,8 +342,8 @@ static void one_kernel_at_a_time(int rank, shared *s)
     abort_both(rank, s, comm);
 }
 
-/* NCCL, src/enqueue.cc: "only drain p2p tasks once colls are depleted": a receive before the collective waits for a
- * send of the group that the collective holds back. */
+/* NCCL, src/enqueue.cc: "only drain p2p tasks once colls are depleted": a receive before the collective waits
+ * for a send of the group that the collective holds back. */
 static void collectives_come_first(int rank, shared *s)
 {
     char *data;

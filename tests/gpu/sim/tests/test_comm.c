@@ -1,4 +1,5 @@
-/* Communicators: how they form, what state they are in, how they end, and the faults that can be asked for. */
+/* Communicators: how they form, what state they are in, how they end, and the faults that can be asked
+ * for. */
 #include "check.h"
 
 #include <dirent.h>
@@ -17,8 +18,8 @@ static ncclResult_t start_init(ncclComm_t *comm, int rank, int ranks, shared *s)
     return ncclCommInitRankConfig(comm, ranks, s->id, rank, &config);
 }
 
-/* User guide, ncclCommInitRank: "implicitly synchronizes with other ranks". User guide, ncclCommGetAsyncError: while in
- * progress no other function may be called. */
+/* User guide, ncclCommInitRank: "implicitly synchronizes with other ranks". User guide,
+ * ncclCommGetAsyncError: while in progress no other function may be called. */
 static void init_waits_for_all(int rank, shared *s)
 {
     ncclComm_t comm = NULL;
@@ -118,7 +119,8 @@ static void mixed_versions(int rank, shared *s)
     OK(ncclCommAbort(comm));
 }
 
-/* NCCL, src/bootstrap.cc: the root gives up, the ranks wait. Both say they are rank 0, or differ in the number. */
+/* NCCL, src/bootstrap.cc: the root gives up, the ranks wait. Both say they are rank 0, or differ in the
+ * number. */
 static void wrong_rank_hangs(int rank, shared *s)
 {
     ncclComm_t comms[2] = {NULL, NULL};
@@ -197,8 +199,8 @@ static void *synchronize(void *arg)
     return cudaStreamSynchronize(arg) == cudaSuccess ? NULL : arg;
 }
 
-/* ncclCommAbort "aborts any uncompleted operations": it frees the kernel that another thread waits for, and the
- * stream goes on; the peer's own kernel is not touched. */
+/* ncclCommAbort "aborts any uncompleted operations": it frees the kernel that another thread waits for, and
+ * the stream goes on; the peer's own kernel is not touched. */
 static void abort_frees_a_kernel(int rank, shared *s)
 {
     ncclComm_t comm = make_comm(rank, 2, s, true);
@@ -331,8 +333,8 @@ static void finalize_flushes(int rank, shared *s)
     OK(ncclCommAbort(comm));
 }
 
-/* PSD_GPUSIM_ASYNC_ERROR=0:2: user guide, "Asynchronous errors and error handling": the operation "will usually not
- * progress and never complete"; the communicator should be aborted. */
+/* PSD_GPUSIM_ASYNC_ERROR=0:2: user guide, "Asynchronous errors and error handling": the operation "will
+ * usually not progress and never complete"; the communicator should be aborted. */
 static void asynchronous_error(int rank, shared *s)
 {
     ncclComm_t comm = make_comm(rank, 2, s, false);
@@ -397,8 +399,8 @@ static void slow_peer(int rank, shared *s)
     OK(ncclCommDestroy(comm));
 }
 
-/* NCCL, src/misc/argcheck.cc (NCCL_CHECK_POINTERS=1). User guide, "Data Pointers": registered host memory is fine, memory
- * of another device is not. */
+/* NCCL, src/misc/argcheck.cc (NCCL_CHECK_POINTERS=1). User guide, "Data Pointers": registered host memory is
+ * fine, memory of another device is not. */
 static void pointers(int rank, shared *s)
 {
     ncclComm_t comm = make_comm(rank, 1, s, true);
@@ -484,8 +486,8 @@ static void one_thread_many_devices(int rank, shared *s)
     OK(ncclGroupEnd());
 }
 
-/* NCCL, src/group.cc: blocking and non-blocking communicators do not mix; user guide, "Group Calls": nor do init and
- * operations. */
+/* NCCL, src/group.cc: blocking and non-blocking communicators do not mix; user guide, "Group Calls": nor do
+ * init and operations. */
 static void groups_do_not_mix(int rank, shared *s)
 {
     ncclComm_t comm = make_comm(rank, 1, s, true), other = NULL, third = NULL;
@@ -555,8 +557,9 @@ static void two_threads(int rank, shared *s)
     OK(ncclCommDestroy(comm));
 }
 
-/* Two communicators in opposite orders on two streams: fine where kernels run side by side, a deadlock where the device
- * runs one at a time (PSD_GPUSIM_SERIAL). User guide, "Using multiple NCCL communicators concurrently". */
+/* Two communicators in opposite orders on two streams: fine where kernels run side by side, a deadlock where
+ * the device runs one at a time (PSD_GPUSIM_SERIAL). User guide, "Using multiple NCCL communicators
+ * concurrently". */
 static void opposite_orders(int rank, shared *s)
 {
     ncclComm_t comms[2] = {make_comm(rank, 2, s, true), NULL};
@@ -598,8 +601,8 @@ static int files_in(const char *dir)
     return count;
 }
 
-/* A killed rank's peer hangs until it aborts (nothing tells a kernel of a dead peer in the same host); names of
- * communicators are gone once they are formed, and those of dead processes at the next start. */
+/* A killed rank's peer hangs until it aborts (nothing tells a kernel of a dead peer in the same host); names
+ * of communicators are gone once they are formed, and those of dead processes at the next start. */
 static void killed_rank(int rank, shared *s)
 {
     char *dir = s->text;
@@ -692,7 +695,7 @@ static const check_case cases[] = {
      .run = abort_that_hangs,
      .ranks = 1,
      .env = {"PSD_GPUSIM_ABORT_HANG=all"}},
-    {.name = "a slow peer", .run = slow_peer, .ranks = 2, .env = {"PSD_GPUSIM_SLOW=1:300"}},
+    {.name = "a slow peer", .run = slow_peer, .ranks = 2, .env = {"PSD_GPUSIM_SLOW=1:1500"}},
     {.name = "pointers", .run = pointers, .ranks = 1},
     {.name = "unchecked pointers", .run = unchecked_pointers, .ranks = 1, .env = {"NCCL_CHECK_POINTERS=0"}},
     {.name = "registration", .run = registration, .ranks = 1},

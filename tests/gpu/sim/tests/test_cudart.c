@@ -30,8 +30,8 @@ static void open_stream(gate *g)
     atomic_store(&g->open, true);
 }
 
-/* Runtime API, cudaStreamQuery, cudaStreamSynchronize; CUDA C++ Programming Guide, "Streams": in order within a stream,
- * independent between streams. */
+/* Runtime API, cudaStreamQuery, cudaStreamSynchronize; CUDA C++ Programming Guide, "Streams": in order within
+ * a stream, independent between streams. */
 static void streams_are_ordered(int rank, shared *s)
 {
     gate g;

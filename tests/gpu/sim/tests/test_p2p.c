@@ -277,7 +277,8 @@ static void send_to_self(int rank, shared *s)
     OK(ncclCommDestroy(comm));
 }
 
-/* NCCL connects a pair when it is first used: a blocking call waits for the peer, then later ones only queue. */
+/* NCCL connects a pair when it is first used: a blocking call waits for the peer, then later ones only
+ * queue. */
 static void first_use_connects(int rank, shared *s)
 {
     ncclComm_t comm = make_comm(rank, 2, s, false);
