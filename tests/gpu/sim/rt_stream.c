@@ -483,6 +483,8 @@ GPUSIM_EXPORT cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t f
 static cudaError_t launch(int device, const cudaStream_t *handles, int count, rt_item *what, mark **out)
 {
     mark *done = NULL;
+    if (rt_device_error(device) != cudaSuccess)
+        return rt_device_error(device);
     for (int i = 0; i < count; i++) {
         struct CUstream_st *stream = rt_stream_find(handles[i], device);
         if (stream == NULL || stream->device != device)

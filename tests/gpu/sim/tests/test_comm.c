@@ -434,6 +434,7 @@ static void unchecked_pointers(int rank, shared *s)
     OK(ncclAllReduce(host, host, 64, ncclInt8, ncclSum, comm, stream));
     CHECK_EQ(finish(stream), cudaErrorIllegalAddress);
     CHECK_EQ(cudaMalloc(&more, 64), cudaErrorIllegalAddress);
+    CHECK_EQ(ncclAllReduce(host, host, 64, ncclInt8, ncclSum, comm, stream), ncclUnhandledCudaError);
     CHECK_EQ(cudaGetLastError(), cudaErrorIllegalAddress);
     CHECK_EQ(cudaGetLastError(), cudaErrorIllegalAddress);
 }
@@ -658,6 +659,28 @@ static void exit_in_init(int rank, shared *s)
     CHECK(stays_in_progress(comm));
 }
 
+/* User guide, "Environment Variables", NCCL_DEBUG, NCCL_DEBUG_FILE (%p is the process). */
+static void log_file(int rank, shared *s)
+{
+    char path[300], pattern[300], text[1000] = "";
+    const char *tmp = getenv("TMPDIR") != NULL ? getenv("TMPDIR") : "/tmp";
+    snprintf(path, sizeof path, "%s/gpusim-log-%d", tmp, (int)getpid());
+    snprintf(pattern, sizeof pattern, "%s/gpusim-log-%%p", tmp);
+    setenv("NCCL_DEBUG_FILE", pattern, 1);
+    ncclComm_t comm = make_comm(rank, 1, s, true);
+    CHECK_EQ(ncclSend(NULL, 1, ncclInt8, 3, comm, NULL), ncclInvalidArgument);
+    FILE *file = fopen(path, "r");
+    CHECK(file != NULL);
+    CHECK(fread(text, 1, sizeof text - 1, file) > 0);
+    fclose(file);
+    unlink(path);
+    CHECK(strstr(text, "NCCL version 2.") != NULL);
+    CHECK(strstr(text, "NCCL INFO comm") != NULL);
+    CHECK(strstr(text, "NCCL WARN Send : invalid root 3") != NULL);
+    CHECK(strstr(ncclGetLastError(comm), "invalid root 3") != NULL);
+    OK(ncclCommDestroy(comm));
+}
+
 static void no_device(int rank, shared *s)
 {
     ncclComm_t comm = NULL;
@@ -713,6 +736,7 @@ static const check_case cases[] = {
      .env = {"PSD_GPUSIM_SERIAL=1"}},
     {.name = "a killed rank", .run = killed_rank, .ranks = 2, .is_killed = {false, true}},
     {.name = "exit in init", .run = exit_in_init, .ranks = 1},
+    {.name = "the log", .run = log_file, .ranks = 1, .env = {"NCCL_DEBUG=INFO"}},
     {.name = "no device", .run = no_device, .ranks = 1, .env = {"PSD_GPUSIM_DEVICES=0"}},
 };
 
