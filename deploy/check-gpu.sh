@@ -155,7 +155,9 @@ fi
 # ---- the host's time for an operation, over NCCL's own calls
 
 if [ -x "$root/tests/gpu/raw_nccl" ]; then
-    run 60 "$root/tests/gpu/raw_nccl"
+    ranks=1
+    if two_can_run; then ranks=2; fi
+    run 60 "${psrun[@]}" -n "$ranks" -- "$(wrap_for "$ranks")" "$root/tests/gpu/raw_nccl"
     status=$?
     value=$(grep -E '=' "$output" | tail -1 | cut -c1-200)
     if [ "$status" = 0 ]; then note "the host's time for an operation (goal 2 us more)" ok "$value"; else

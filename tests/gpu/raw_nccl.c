@@ -29,7 +29,7 @@ typedef struct bench {
     cudaStream_t stream;
     psd_tensor in, out;
     bool json;
-    bool met_goal;
+    double worst; /* of psd's times over the raw ones, us */
 } bench;
 
 typedef struct operation {
@@ -166,7 +166,7 @@ static int by_size(const void *a, const void *b)
 static void print_row(bench *b, const operation *op, const double *us)
 {
     double over = us[PSD] - us[RAW_NONBLOCKING];
-    b->met_goal = b->met_goal && over <= GOAL;
+    b->worst = over > b->worst ? over : b->worst;
     if (b->rank != 0)
         return;
     if (b->json)
@@ -257,7 +257,7 @@ int main(int argc, char **argv)
         {"all_reduce", 2, false}, {"all_reduce", 16384, false}, {"all_reduce", 262144, false},
         {"sendrecv", 2, true},    {"sendrecv", 16384, true},
     };
-    bench b = {.json = argc > 1 && strcmp(argv[1], "--json") == 0, .met_goal = true};
+    bench b = {.json = argc > 1 && strcmp(argv[1], "--json") == 0, .worst = -1e9};
     open_bench(&b, 262144);
     if (b.rank == 0 && !b.json)
         printf("host time per operation, us, %d ranks, NCCL %d\n%-12s %10s %12s %12s %12s %12s\n", b.size,
@@ -265,8 +265,8 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof operations / sizeof operations[0]; i++)
         measure(&b, &operations[i]);
     if (b.rank == 0 && !b.json)
-        printf("goal, within %.0f us of the raw non-blocking call: %s\n", GOAL,
-               b.met_goal ? "met" : "missed");
+        printf("raw_nccl: worst_over_us=%.2f goal_us=%.0f %s\n", b.worst, GOAL,
+               b.worst <= GOAL ? "met" : "missed");
     close_bench(&b);
     return 0;
 }
