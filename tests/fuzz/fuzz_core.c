@@ -22,6 +22,11 @@ typedef struct kept {
     psd_msg msg;
     uint32_t members[MOST_MEMBERS];
     psd_param params[2];
+    psd_snap_thread thread;
+    psd_snap_op ops[2];
+    uint32_t works[2];
+    uint32_t peers[1];
+    uint64_t counts[3];
     bool journalled;
 } kept;
 
@@ -32,6 +37,7 @@ typedef struct run {
     size_t count;
     uint64_t tokens[8];
     uint64_t hashes[16];
+    uint64_t round; /* of snapshots, that was asked for last */
 } run;
 
 static uint32_t take(input *in, uint32_t below)
@@ -138,6 +144,46 @@ static void fill_small(input *in, const run *r, kept *k)
     }
 }
 
+/* One thread that waits for one or two operations, each a unit. */
+static void fill_snapshot(input *in, const run *r, kept *k)
+{
+    static const uint8_t kinds[] = {PSD_OP_SEND, PSD_OP_RECV, PSD_OP_RECV, PSD_OP_ALL_REDUCE, PSD_OP_BARRIER};
+    psd_msg_snapshot *s = &k->msg.u.snapshot;
+    s->round = r->round - (take(in, 16) == 15);
+    s->moved = take(in, 16) == 15;
+    s->report_only = take(in, 8) == 7;
+    s->thread_count = take(in, 8) != 7;
+    s->op_count = s->unit_count = 1 + take(in, 2);
+    k->thread =
+        (psd_snap_thread){.id = 1, .wait_seq = 1 + (take(in, 16) == 15), .is_blocked = take(in, 8) != 7};
+    k->thread.any = take(in, 4) == 3;
+    k->thread.work_count = s->op_count;
+    for (uint32_t i = 0; i < s->op_count; i++) {
+        k->works[i] = i;
+        k->ops[i] = (psd_snap_op){.unit = i,
+                                  .kind = kinds[take(in, sizeof(kinds))],
+                                  .is_matched = take(in, 16) == 15,
+                                  .group = 1 + (take(in, 8) == 7),
+                                  .peer = (int32_t)take(in, 5) - 1,
+                                  .root = -1,
+                                  .tag = (int32_t)take(in, 3) - 1,
+                                  .ordinal = take(in, 3),
+                                  .count = take(in, 16) == 15};
+    }
+    k->thread.works = k->works;
+    s->threads = &k->thread;
+    s->ops = k->ops;
+    s->group_count = s->peer_count = take(in, 4) == 3;
+    k->peers[0] = 1;
+    for (int i = 0; i < 3; i++)
+        k->counts[i] = take(in, 3);
+    s->groups = k->peers;
+    s->started = &k->counts[2];
+    s->peers = k->peers;
+    s->sent = k->counts;
+    s->received = k->counts + 1;
+}
+
 static void fill_msg(input *in, const run *r, kept *k)
 {
     k->event.msg = &k->msg;
@@ -157,10 +203,12 @@ static void fill_msg(input *in, const run *r, kept *k)
         fill_group_open(in, k);
     } else if (k->msg.type == PSD_MSG_TABLE_OPEN) {
         fill_table(in, k);
+    } else if (k->msg.type == PSD_MSG_SNAPSHOT) {
+        fill_snapshot(in, r, k);
     } else if (k->msg.type == PSD_MSG_QUERY) {
-        static const char *const views[] = {"status", "ranks",  "groups", "plans",
-                                            "ops",    "tables", "events", "stop"};
-        (void)snprintf(k->msg.u.query.view, sizeof(k->msg.u.query.view), "%s", views[take(in, 8)]);
+        static const char *const views[] = {"status", "ranks", "groups",    "plans",    "ops",   "tables",
+                                            "events", "why",   "incidents", "incident", "ack/1", "stop"};
+        (void)snprintf(k->msg.u.query.view, sizeof(k->msg.u.query.view), "%s", views[take(in, 12)]);
         k->msg.u.query.after = take(in, 3);
         k->msg.u.query.limit = take(in, 4);
     } else {
@@ -173,6 +221,8 @@ static void learn(run *r, const psd_msg *msg)
 {
     if (msg->type == PSD_MSG_WELCOME)
         r->tokens[msg->u.welcome.rank % 8] = msg->u.welcome.resume_token;
+    if (msg->type == PSD_MSG_SNAPSHOT_ASK)
+        r->round = msg->u.snapshot.round;
     if (msg->type == PSD_MSG_PLAN_STEPS)
         r->hashes[(msg->u.plan_steps.plan * 4 + (uint32_t)(msg->ident.name[1] & 3)) % 16] =
             msg->u.plan_steps.hash;
@@ -200,6 +250,10 @@ static void follow(run *r, const psd_effect *effect)
     char text[256];
     if (effect->type == PSD_EFFECT_EVENT) {
         k->event = *effect->event;
+        if (k->event.msg != NULL) { /* the core's own */
+            k->msg = *k->event.msg;
+            k->event.msg = &k->msg;
+        }
         step(r, k);
     } else if (effect->type == PSD_EFFECT_COMPILE) {
         k->event = (psd_event){.type = PSD_EVENT_COMPILED, .plan = effect->plan, .now = r->now};
@@ -294,7 +348,8 @@ static void form_world(run *r)
 /* The groups, plans and tables views, and who has which rank, as one number. */
 static uint64_t state_of(psd_core *core, psd_time_ns now)
 {
-    static const char *const views[] = {"status", "ranks", "groups", "plans", "tables"};
+    static const char *const views[] = {"status", "ranks",     "groups",  "plans",
+                                        "tables", "incidents", "incident"};
     uint64_t hash = 1;
     for (size_t v = 0; v < sizeof(views) / sizeof(views[0]); v++) {
         psd_effects effects = {0};
