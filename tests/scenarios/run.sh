@@ -48,15 +48,15 @@ wrong() {
     result $ok "$name wrong"
 }
 
-# twin NAME RANKS: it must succeed, without an incident.
+# twin NAME RANKS [slow|stopped]: it must succeed, without an incident.
 twin() {
-    local name=$1 ranks=$2 ok=0 job
+    local name=$1 ranks=$2 form=${3:-twin} ok=0 job
     [ -z "$only" ] || [ "$only" = "$name" ] || return 0
     job=t$((++number))
-    timeout 60 "$bin/psrun" --job $job -n "$ranks" --timeout 30s -- "$program" "$name" twin >"$work/out" 2>&1 || ok=1
+    timeout 60 "$bin/psrun" --job $job -n "$ranks" --timeout 30s -- "$program" "$name" "$form" >"$work/out" 2>&1 || ok=1
     "$bin/psctl" incidents --job $job --json >"$work/why" 2>&1 || ok=1
     grep -q '"class"' "$work/why" && ok=1
-    result $ok "$name twin"
+    result $ok "$name $form"
 }
 
 wrong head_to_head 2 deadlock '"waits_for":1' '"tensor":"x"' 'psd_sendrecv'
@@ -82,6 +82,10 @@ twin head_to_head 2
 unset PSD_EAGER_LIMIT
 for name in head_to_head both_receive lonely_batch two_orphans reduce_and_send two_groups counts dtypes broadcasts kinds one_more ring any_source; do
     twin $name 3
+done
+for name in head_to_head reduce_and_send ring any_source; do
+    twin $name 3 slow
+    twin $name 3 stopped
 done
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ] && [ "$passed" -gt 0 ]

@@ -1,14 +1,18 @@
 /* Small programs that hang or disagree, and their legal twins, as ranks of one job.
- *     scenario NAME wrong|twin
+ *     scenario NAME wrong|twin|slow|stopped
+ * slow: the twin, with a rank that computes for two seconds first. stopped: with one that SIGSTOP holds for so long.
  * Comments of the form @NAME mark the lines that a report must name. Exit: 0 every call succeeded, 7 a call failed, with
  * its text on stdout. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <psd.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #define MANY 100000 /* elements of a tensor whose send waits for its receive */
 
@@ -203,6 +207,26 @@ static void any_source(void)
         TRY(psd_recv(ctx, PSD_WORLD, &x, PSD_ANY_SOURCE, NULL, NULL)); /* @any_source */
 }
 
+/* What a slow rank does is no test's waiting. */
+static void compute(void)
+{
+    struct timespec left = {.tv_sec = 2};
+    while (nanosleep(&left, &left) != 0)
+        ;
+}
+
+/* A child wakes it again. */
+static void stop(void)
+{
+    pid_t self = getpid();
+    if (fork() == 0) {
+        compute();
+        kill(self, SIGCONT);
+        _exit(0);
+    }
+    raise(SIGSTOP);
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -232,6 +256,10 @@ int main(int argc, char **argv)
     rank = psd_rank(ctx);
     size = psd_world_size(ctx);
     wrong = strcmp(argv[2], "wrong") == 0;
+    if (strcmp(argv[2], "slow") == 0 && rank == 0)
+        compute();
+    if (strcmp(argv[2], "stopped") == 0 && rank == size - 1)
+        stop();
     for (size_t i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++)
         if (strcmp(scenarios[i].name, argv[1]) == 0)
             scenarios[i].run();
