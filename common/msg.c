@@ -43,6 +43,8 @@ static const char *const names[] = {
     [PSD_MSG_SNAPSHOT_ASK] = "snapshot_ask",
     [PSD_MSG_SNAPSHOT] = "snapshot",
     [PSD_MSG_INCIDENT] = "incident",
+    [PSD_MSG_LOG_ASK] = "log_ask",
+    [PSD_MSG_LOG] = "log",
 };
 
 _Static_assert(sizeof names / sizeof names[0] == PSD_MSG_TYPES, "every message type has a name");

@@ -73,6 +73,9 @@ typedef enum psd_msg_type {
     PSD_MSG_SNAPSHOT,
     /* psd to itself, through its journal */
     PSD_MSG_INCIDENT,
+    /* psd to worker: a QUERY of which only `limit` and `after` count; worker to psd: a REPLY whose `next` is that `after` */
+    PSD_MSG_LOG_ASK,
+    PSD_MSG_LOG,
     PSD_MSG_TYPES,
 } psd_msg_type;
 
@@ -349,7 +352,7 @@ typedef struct psd_msg_incident {
 } psd_msg_incident;
 
 /* A question of psctl: `view` is status, ranks, groups, plans, ops, tables, events, version; or the
- * command stop; why, incidents, incident; and the command ack/ID. Rows come in pages: ask again with `after` = the reply's `next` until that is 0. */
+ * command stop; why, incidents, incident; log/RANK; and the command ack/ID. Rows come in pages: ask again with `after` = the reply's `next` until that is 0. */
 typedef struct psd_msg_query {
     char view[24];
     char job[PSD_MAX_NAME]; /* "": all jobs */
@@ -412,8 +415,8 @@ typedef struct psd_msg {
         psd_msg_stop stop;
         psd_msg_snapshot snapshot; /* SNAPSHOT_ASK, SNAPSHOT */
         psd_msg_incident incident;
-        psd_msg_query query;
-        psd_msg_reply reply;
+        psd_msg_query query; /* QUERY, LOG_ASK */
+        psd_msg_reply reply; /* REPLY, LOG */
     } u;
 } psd_msg;
 

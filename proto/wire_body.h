@@ -44,7 +44,9 @@
     X(REPLY, reply, reply)                                                                                   \
     X(SNAPSHOT_ASK, snapshot_ask, snapshot)                                                                  \
     X(SNAPSHOT, snapshot, snapshot)                                                                          \
-    X(INCIDENT, incident, incident)
+    X(INCIDENT, incident, incident)                                                                          \
+    X(LOG_ASK, log_ask, query)                                                                               \
+    X(LOG, log, reply)
 
 #define PSD_WIRE_MAGIC   UINT32_C(0x647370) /* the bytes "psd", little-endian */
 #define PSD_WIRE_VERSION (PSD_WIRE_MAGIC | (uint32_t)PSD_PROTOCOL_VERSION << 24)

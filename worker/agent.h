@@ -15,6 +15,8 @@ typedef struct psd_agent_hooks {
     void *owner;
     void (*fill_heartbeat)(void *owner, psd_msg_heartbeat *out);
     psd_status (*make_token)(void *owner, uint8_t *token, size_t capacity, uint32_t *bytes);
+    /* Where the library under the backend logs, in `out`; NULL: nowhere. */
+    const char *(*log_file)(void *owner, char *out, size_t out_bytes);
     void (*on_abort)(void *owner, const psd_msg_abort *abort);
     void (*on_stop)(void *owner, const char *text);                    /* the job is to end */
     void (*on_lost)(void *owner, psd_status status, const char *text); /* refused after having been welcome */

@@ -8,6 +8,7 @@
 
 #include "common/log.h"
 #include "worker/agent_impl.h"
+#include "worker/log_tail.h"
 
 #define FRAMES_A_TURN 64
 
@@ -233,6 +234,22 @@ static void on_ask_token(psd_agent *agent, const psd_msg *ask)
                 "cannot answer psd's request for a group token: out of memory");
 }
 
+/* An answer that gets lost is asked for again, by a person. */
+static void on_ask_log(psd_agent *agent, const psd_msg_query *ask)
+{
+    char path[512];
+    psd_msg msg = {.type = PSD_MSG_LOG};
+    psd_log_tail *tail = malloc(sizeof *tail);
+    if (tail == NULL)
+        return;
+    const char *file =
+        agent->hooks.log_file != NULL ? agent->hooks.log_file(agent->hooks.owner, path, sizeof path) : NULL;
+    psd_log_tail_read(file, ask->limit, tail, &msg.u.reply);
+    msg.u.reply.next = ask->after;
+    send_msg(agent, &msg);
+    free(tail);
+}
+
 /* Did the caller of this request give it up? An answer that comes a second time, after a resync, has found its
  * caller before. */
 static bool was_given_up(psd_agent *agent, uint64_t request)
@@ -355,6 +372,9 @@ static void on_unsolicited(psd_agent *agent, psd_msg_box **box, psd_time_ns now)
         break;
     case PSD_MSG_SNAPSHOT_ASK:
         on_snapshot_ask(agent, msg, now);
+        break;
+    case PSD_MSG_LOG_ASK:
+        on_ask_log(agent, &msg->u.query);
         break;
     case PSD_MSG_STOP:
         on_stop(agent, &msg->u.stop);

@@ -135,6 +135,12 @@ static psd_status make_token(void *owner, uint8_t *token, size_t capacity, uint3
     return ctx->ops->token(ctx->backend, token, capacity, bytes);
 }
 
+static const char *log_file_of(void *owner, char *out, size_t out_bytes)
+{
+    const psd_ctx *ctx = owner;
+    return ctx->has_streams ? psd_recorder_log_file(&ctx->recorder, out, out_bytes) : NULL;
+}
+
 static void on_abort(void *owner, const psd_msg_abort *abort)
 {
     psd_status status = abort->status < PSD_OK ? abort->status : PSD_ERR_ABORTED;
@@ -273,7 +279,8 @@ static psd_status start_agent(PSD_AT, psd_ctx *ctx)
     psd_agent_config config = {
         .coordinator = s->coordinator,
         .ident = ctx->ident,
-        .hooks = {ctx, fill_heartbeat, make_token, on_abort, on_stop, on_lost, is_stuck, take_snapshot},
+        .hooks = {ctx, fill_heartbeat, make_token, log_file_of, on_abort, on_stop, on_lost, is_stuck,
+                  take_snapshot},
         .look_every = s->report_after_ms * PSD_NS_PER_MS / 2,
     };
     psd_msg_hello *hello = &config.hello;

@@ -1222,7 +1222,7 @@ void   psdpb__incident__free_unpacked
   assert(message->base.descriptor == &psdpb__incident__descriptor);
   protobuf_c_message_free_unpacked ((ProtobufCMessage*)message, allocator);
 }
-static const ProtobufCFieldDescriptor psdpb__envelope__field_descriptors[44] =
+static const ProtobufCFieldDescriptor psdpb__envelope__field_descriptors[46] =
 {
   {
     "version",
@@ -1752,6 +1752,30 @@ static const ProtobufCFieldDescriptor psdpb__envelope__field_descriptors[44] =
     0 | PROTOBUF_C_FIELD_FLAG_ONEOF,             /* flags */
     0,NULL,NULL    /* reserved1,reserved2, etc */
   },
+  {
+    "log_ask",
+    56,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_MESSAGE,
+    offsetof(Psdpb__Envelope, body_case),
+    offsetof(Psdpb__Envelope, log_ask),
+    &psdpb__query__descriptor,
+    NULL,
+    0 | PROTOBUF_C_FIELD_FLAG_ONEOF,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "log",
+    57,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_MESSAGE,
+    offsetof(Psdpb__Envelope, body_case),
+    offsetof(Psdpb__Envelope, log),
+    &psdpb__reply__descriptor,
+    NULL,
+    0 | PROTOBUF_C_FIELD_FLAG_ONEOF,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
 };
 static const unsigned psdpb__envelope__field_indices_by_name[] = {
   29,   /* field[29] = abort */
@@ -1771,6 +1795,8 @@ static const unsigned psdpb__envelope__field_indices_by_name[] = {
   3,   /* field[3] = incarnation */
   43,   /* field[43] = incident */
   1,   /* field[1] = job */
+  45,   /* field[45] = log */
+  44,   /* field[44] = log_ask */
   2,   /* field[2] = name */
   16,   /* field[16] = plan_close */
   31,   /* field[31] = plan_go */
@@ -1803,7 +1829,7 @@ static const ProtobufCIntRange psdpb__envelope__number_ranges[2 + 1] =
 {
   { 1, 0 },
   { 17, 5 },
-  { 0, 44 }
+  { 0, 46 }
 };
 const ProtobufCMessageDescriptor psdpb__envelope__descriptor =
 {
@@ -1813,7 +1839,7 @@ const ProtobufCMessageDescriptor psdpb__envelope__descriptor =
   "Psdpb__Envelope",
   "psdpb",
   sizeof(Psdpb__Envelope),
-  44,
+  46,
   psdpb__envelope__field_descriptors,
   psdpb__envelope__field_indices_by_name,
   2,  psdpb__envelope__number_ranges,

@@ -89,7 +89,9 @@ typedef enum {
   PSDPB__ENVELOPE__BODY_STUCK = 52,
   PSDPB__ENVELOPE__BODY_SNAPSHOT_ASK = 53,
   PSDPB__ENVELOPE__BODY_SNAPSHOT = 54,
-  PSDPB__ENVELOPE__BODY_INCIDENT = 55
+  PSDPB__ENVELOPE__BODY_INCIDENT = 55,
+  PSDPB__ENVELOPE__BODY_LOG_ASK = 56,
+  PSDPB__ENVELOPE__BODY_LOG = 57
     PROTOBUF_C__FORCE_ENUM_TO_BE_INT_SIZE(PSDPB__ENVELOPE__BODY__CASE)
 } Psdpb__Envelope__BodyCase;
 
@@ -145,6 +147,8 @@ struct  Psdpb__Envelope
     Psdpb__Snapshot *snapshot_ask;
     Psdpb__Snapshot *snapshot;
     Psdpb__Incident *incident;
+    Psdpb__Query *log_ask;
+    Psdpb__Reply *log;
   };
 };
 #define PSDPB__ENVELOPE__INIT \

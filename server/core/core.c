@@ -58,7 +58,7 @@ static const handler handlers[PSD_MSG_TYPES] = {
     [PSD_MSG_TABLE_READY] = tables_ready,    [PSD_MSG_TABLE_PROGRESS] = tables_progress,
     [PSD_MSG_TABLE_CLOSE] = tables_close,    [PSD_MSG_BYE] = members_bye,
     [PSD_MSG_CANCEL] = requests_cancel,      [PSD_MSG_STUCK] = watch_stuck,
-    [PSD_MSG_SNAPSHOT] = watch_snapshot,
+    [PSD_MSG_SNAPSHOT] = watch_snapshot,     [PSD_MSG_LOG] = logs_answer,
 };
 
 static bool same_ident(const member *m, const psd_ident *ident)

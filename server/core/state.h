@@ -105,6 +105,9 @@ typedef struct member {
     uint64_t pool_bytes;
     uint64_t resident_bytes;
     psd_current_op *current; /* NULL: in no operation */
+    psd_peer log_peer;       /* whose question for its log it has not answered, see logs.c; 0: none */
+    uint64_t log_request;
+    uint64_t log_asked;
     psd_msg_snapshot *snap;  /* its answer in the round that goes on, see watch.c; NULL: none. One block */
     uint32_t roster_at;
     uint32_t stuck_at; /* in watch.stuck */
@@ -579,6 +582,7 @@ int64_t trainer_of(const table *t, const member *m);
 void table_free(void *t);
 
 void views_answer(psd_core *core, const psd_event *event);
+void logs_answer(psd_core *core, member *m, const psd_msg *msg);
 
 /* ------------------------------------------------------------------------------------ watch.c, incidents.c */
 

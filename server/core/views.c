@@ -385,6 +385,10 @@ void views_answer(psd_core *core, const psd_event *event)
 {
     const psd_msg_query *query = &event->msg->u.query;
     const view *v = view_find(query->view);
+    if (logs_is_question(query)) {
+        logs_ask(core, event);
+        return;
+    }
     psd_msg *msg = send_to_peer(core, event->peer, PSD_MSG_REPLY);
     psd_msg_reply *reply = &msg->u.reply;
     msg->request = event->msg->request;
@@ -404,7 +408,7 @@ void views_answer(psd_core *core, const psd_event *event)
         (void)snprintf(
             reply->text, sizeof(reply->text),
             "there is no view %.23s: status, ranks, groups, plans, ops, tables, events, why, incidents, "
-            "incident, version, or the commands stop and ack/ID",
+            "incident, version, log/RANK, or the commands stop and ack/ID",
             query->view);
     }
 }

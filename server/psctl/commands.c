@@ -6,9 +6,9 @@
 
 /* In the order of the help. */
 const psctl_command *const psctl_commands[] = {
-    &psctl_status, &psctl_ranks, &psctl_groups,    &psctl_plans,  &psctl_plan,  &psctl_ops,  &psctl_tables,
-    &psctl_events, &psctl_why,   &psctl_incidents, &psctl_doctor, &psctl_bench, &psctl_stop, &psctl_version,
-    &psctl_help,   NULL,
+    &psctl_status,  &psctl_ranks, &psctl_groups, &psctl_plans,     &psctl_plan,   &psctl_ops,   &psctl_tables,
+    &psctl_events,  &psctl_logs,  &psctl_why,    &psctl_incidents, &psctl_doctor, &psctl_bench, &psctl_stop,
+    &psctl_version, &psctl_help,  NULL,
 };
 
 enum { COMMANDS = sizeof psctl_commands / sizeof psctl_commands[0] };

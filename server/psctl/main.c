@@ -43,6 +43,8 @@ static bool check_early_options(const psctl_options *options, const psctl_comman
         given = "--watch";
     else if (options->limit != 0 && (command->options & PSCTL_OPT_LIMIT) == 0)
         given = "--limit";
+    else if (options->rank >= 0 && (command->options & PSCTL_OPT_RANK) == 0)
+        given = "--rank";
     if (given != NULL)
         psctl_error("%s has no option %s (see: psctl help %s)", command->name, given, command->name);
     return given == NULL;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/conf.h"
+#include "common/msg.h"
 #include "server/psctl/text.h"
 
 #define DEFAULT_COORDINATOR "tcp://127.0.0.1:5577"
@@ -93,6 +94,15 @@ static bool set_limit(psctl_options *options, const char *value)
     return true;
 }
 
+static bool set_rank(psctl_options *options, const char *value)
+{
+    int64_t rank;
+    if (!psd_parse_i64(value, 0, PSD_MAX_WORLD - 1, &rank))
+        return false;
+    options->rank = (int32_t)rank;
+    return true;
+}
+
 static const option_row rows[] = {
     {"--coordinator", "-c", "ADDRESS", VALUE, PSCTL_OPT_COORDINATOR,
      "where psd listens (PSD_COORDINATOR, else " DEFAULT_COORDINATOR ")", set_coordinator,
@@ -106,13 +116,15 @@ static const option_row rows[] = {
      "seconds from 0.1, or a duration such as 500ms"},
     {"--limit", "-l", "ROWS", VALUE, PSCTL_OPT_LIMIT, "at most this many rows", set_limit,
      "a number of rows from 1"},
+    {"--rank", "-r", "RANK", VALUE, PSCTL_OPT_RANK, "of this rank of the job", set_rank, "a rank from 0"},
 };
 enum { ROWS = sizeof rows / sizeof rows[0] };
 
 void psctl_options_init(psctl_options *options)
 {
     const char *coordinator = getenv("PSD_COORDINATOR");
-    *options = (psctl_options){.coordinator = DEFAULT_COORDINATOR, .timeout_ms = DEFAULT_TIMEOUT_MS};
+    *options =
+        (psctl_options){.coordinator = DEFAULT_COORDINATOR, .timeout_ms = DEFAULT_TIMEOUT_MS, .rank = -1};
     if (coordinator != NULL && coordinator[0] != '\0') {
         options->coordinator = coordinator; /* checked by whoever connects */
         options->coordinator_given = true;

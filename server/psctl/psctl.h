@@ -22,6 +22,7 @@ enum {
     PSCTL_OPT_JOB = 4,
     PSCTL_OPT_WATCH = 8,
     PSCTL_OPT_LIMIT = 16,
+    PSCTL_OPT_RANK = 32,
 };
 
 typedef struct psctl_options {
@@ -32,6 +33,7 @@ typedef struct psctl_options {
     const char *job;  /* NULL: none given */
     int64_t watch_ms; /* 0: print once */
     uint32_t limit;   /* rows; 0: all */
+    int32_t rank;     /* -1: none given */
     bool newest;      /* the last `limit` rows, not the first */
 } psctl_options;
 
@@ -60,6 +62,7 @@ extern const psctl_command psctl_plan;
 extern const psctl_command psctl_ops;
 extern const psctl_command psctl_tables;
 extern const psctl_command psctl_events;
+extern const psctl_command psctl_logs;
 extern const psctl_command psctl_why;
 extern const psctl_command psctl_incidents;
 extern const psctl_command psctl_doctor;

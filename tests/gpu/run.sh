@@ -20,8 +20,9 @@ for needed in "$plugin" "${cudart:-$sim/libcudart.so}" "$sim/libnccl.so.2" "$bui
 done
 
 # From before the simulator's libraries are in the environment: the kernels, compiled for the processor.
-output=$(mktemp)
-trap 'rm -f "$output"' EXIT
+tmp=$(mktemp -d)
+output=$tmp/output
+trap 'rm -rf "$tmp"' EXIT
 
 check() { # name pattern command...: passes if the command does and its output has the pattern
     local name=$1 pattern=$2 start=$SECONDS status
@@ -51,6 +52,18 @@ psrun=("$build/bin/psrun" --standalone --no-prefix)
 # Without a look for leaks under a sanitizer: the default stream's thread, which lives as long as the process, stops the search.
 check "kernels over the simulator" ' 0 failed$' env ASAN_OPTIONS="${ASAN_OPTIONS:-}:detect_leaks=0" \
     "$build/tests/gpu/check_kernels" --bits
+
+cat >"$tmp/logs" <<'END'
+#!/bin/sh
+# A rank that lives until its log was asked for.
+"$1/examples/overlap" >/dev/null &
+while kill -0 $! 2>/dev/null; do
+    "$1/bin/psctl" logs --rank 0 2>&1 && break
+done
+wait
+END
+chmod +x "$tmp/logs"
+check "psctl logs of a rank" 'device simulator' env PSD_NCCL_DEBUG=INFO "${psrun[@]}" -n 1 -- "$tmp/logs" "$build"
 
 for ranks in 1 2 4; do
     extent=--reduced

@@ -320,3 +320,70 @@ PSD_TEST(core_step, freeing_nothing_is_fine)
     psd_effects_clear(&effects);
     psd_effects_free(&effects);
 }
+
+/* ---- psctl logs */
+
+static void ask_log(bench *b, psd_peer psctl, const char *view, uint64_t request)
+{
+    psd_msg msg = {.type = PSD_MSG_QUERY, .request = request, .u.query = {.job = "default", .limit = 9}};
+    (void)snprintf(msg.u.query.view, sizeof(msg.u.query.view), "%s", view);
+    step(b, (psd_event){.type = PSD_EVENT_MSG, .peer = psctl, .msg = &msg});
+}
+
+static void answer_log(bench *b, psd_peer worker, uint64_t number)
+{
+    static const psd_column column = {"line", PSD_CELL_TEXT};
+    const psd_cell lines[2] = {{.text = "first"}, {.text = "last"}};
+    psd_msg msg = {
+        .type = PSD_MSG_LOG,
+        .u.reply = {.next = number, .column_count = 1, .columns = &column, .row_count = 2, .cells = lines}};
+    say(b, worker, msg);
+}
+
+static const psd_msg *reply_with(bench *b, psd_status status)
+{
+    const psd_msg *reply = sent(b, PSD_MSG_REPLY);
+    cr_assert_not_null(reply);
+    cr_assert_eq(reply->u.reply.status, status, "%s", reply->u.reply.text);
+    return reply;
+}
+
+PSD_TEST(core_step, a_rank_answers_for_its_log)
+{
+    bench b = begin(5000);
+    hello(&b, 1, 1);
+    ask_log(&b, 50, "log/0", 7);
+    const psd_msg *ask = sent(&b, PSD_MSG_LOG_ASK);
+    cr_assert_not_null(ask);
+    cr_assert_eq(ask->u.query.limit, 9);
+    uint64_t number = ask->u.query.after;
+    answer_log(&b, 1, number + 1); /* to no question */
+    cr_assert_null(sent(&b, PSD_MSG_REPLY));
+    answer_log(&b, 1, number);
+    const psd_msg *reply = reply_with(&b, PSD_OK);
+    cr_assert(reply->request == 7 && reply->u.reply.next == 0 && reply->u.reply.row_count == 2);
+    cr_assert_str_eq(reply->u.reply.cells[1].text, "last");
+    answer_log(&b, 1, number); /* twice */
+    cr_assert_null(sent(&b, PSD_MSG_REPLY));
+    cr_assert_not(b.effects.journal);
+    end(&b);
+}
+
+PSD_TEST(core_step, questions_for_logs_that_nobody_can_answer)
+{
+    static const char *const views[] = {"log/1", "log/-1", "log/", "log/x", "log/99999999999999"};
+    bench b = begin(5000);
+    hello(&b, 1, 1);
+    for (size_t i = 0; i < sizeof(views) / sizeof(*views); i++) {
+        ask_log(&b, 50, views[i], 7);
+        cr_assert_null(sent(&b, PSD_MSG_LOG_ASK), "%s", views[i]);
+        (void)reply_with(&b, PSD_ERR_NOT_FOUND);
+    }
+    ask_log(&b, 50, "log/0", 8);
+    ask_log(&b, 51, "log/0", 9); /* the first one is told */
+    cr_assert_eq(reply_with(&b, PSD_ERR_ABORTED)->request, 8);
+    step(&b, (psd_event){.type = PSD_EVENT_GONE, .peer = 1});
+    ask_log(&b, 50, "log/0", 10);
+    (void)reply_with(&b, PSD_ERR_NOT_FOUND);
+    end(&b);
+}
