@@ -47,7 +47,7 @@ static member *find_rank(psd_core *core, const psd_msg_query *query, psd_msg_rep
                        query->job);
         return NULL;
     }
-    if (rank < 0 || rank >= j->world_max || j->ranks == NULL || j->ranks[rank] == NULL) {
+    if (rank < 0 || rank >= j->world_min || j->ranks == NULL || j->ranks[rank] == NULL) {
         (void)snprintf(reply->text, sizeof(reply->text), "job %s has no rank %.16s", j->name, digits);
         return NULL;
     }
