@@ -13,9 +13,9 @@
 #define __global__ static
 #define __device__
 #define __host__
-#define __forceinline__        inline
+#define __forceinline__ inline
 #define __launch_bounds__(...)
-#define __shared__             static /* one block runs at a time */
+#define __shared__ static /* one block runs at a time */
 
 struct emulated_index {
     unsigned x;
@@ -35,7 +35,8 @@ void emulated_launch(unsigned blocks, unsigned threads, bool meets, const std::f
 #define PSD_LAUNCH(kernel, blocks, threads, stream, ...)                                                     \
     do {                                                                                                     \
         (void)(stream);                                                                                      \
-        emulated_launch(blocks, threads, std::strncmp(#kernel, "norm", 4) == 0, [&] { kernel(__VA_ARGS__); });                                      \
+        emulated_launch(blocks, threads, std::strncmp(#kernel, "norm", 4) == 0,                              \
+                        [&] { kernel(__VA_ARGS__); });                                                       \
     } while (0)
 
 #define EMULATED extern "C" __attribute__((visibility("default")))
