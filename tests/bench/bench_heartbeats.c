@@ -234,7 +234,7 @@ static void *keep_asking(void *argument)
     asker *a = argument;
     test_client kept, fresh;
     /* This thread, and its ZeroMQ's: that they wait for a core behind those that send is not psd's slowness. */
-    (void)setpriority(PRIO_PROCESS, 0, -10);
+    (void)setpriority(PRIO_PROCESS, 0, -20);
     go_anywhere();
     a->failed += !test_client_open(&kept, a->endpoint);
     while (!atomic_load(&a->stop) && a->failed == 0) {
