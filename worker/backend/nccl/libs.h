@@ -67,9 +67,7 @@
 /* 2.19 has all of them. */
 #define NCCL_OPTIONAL(X)                                                                                     \
     X(ncclResult_t, ncclMemAlloc, (void **, size_t))                                                         \
-    X(ncclResult_t, ncclMemFree, (void *))                                                                   \
-    X(ncclResult_t, ncclCommRegister, (ncclComm_t, void *, size_t, void **))                                 \
-    X(ncclResult_t, ncclCommDeregister, (ncclComm_t, void *))
+    X(ncclResult_t, ncclMemFree, (void *))
 
 #define PSD_X(result, name, params) result(*name) params;
 typedef struct cudart_api {
