@@ -41,6 +41,7 @@ static mgroup *group_new(engine *e, const psd_group_desc *desc)
     g->size = desc->size;
     g->token_hash = hash_token(desc);
     list_init(&g->node);
+    list_init(&g->settling.node);
     list_init(&g->requests);
     list_init(&g->posted_any);
     list_init(&g->early);
@@ -362,6 +363,8 @@ static void close_here(command *c)
     list_remove(&g->node);
     g->is_open = false;
     pthread_mutex_lock(&process.lock);
+    /* A peer that left may have broken the group meanwhile; there is nothing left to end, and soon no group. */
+    list_remove(&g->settling.node);
     g->is_closed = true;
     pthread_cond_broadcast(&process.done);
     pthread_mutex_unlock(&process.lock);
