@@ -160,7 +160,7 @@ if [ -x "$root/tests/gpu/raw_nccl" ]; then
     run 60 "${psrun[@]}" -n "$ranks" -- "$(wrap_for "$ranks")" "$root/tests/gpu/raw_nccl"
     status=$?
     value=$(grep -E '=' "$output" | tail -1 | cut -c1-200)
-    if [ "$status" = 0 ]; then note "the host's time for an operation (goal 2 us more)" ok "$value"; else
+    if [ "$status" = 0 ]; then note "the host's time for an operation (goal 2 us more)" "$([ -n "$simulator" ] && echo skip || { [ "${value##* }" = met ] && echo ok || echo low; })" "$value"; else
         note "the host's time for an operation" FAIL "$(reason)"; fi
 else
     note "the host's time for an operation" skip "this bundle has no tests/gpu/raw_nccl"

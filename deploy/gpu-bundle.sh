@@ -22,7 +22,11 @@ objects=(lib/libpsd.so.0 lib/psd/psd_backend_nccl.so lib/psd/psd_kernels.so)
 if [ -f tests/gpu/raw_nccl.c ]; then tests+=(tests/gpu/raw_nccl); fi
 
 mkdir -p "$work"
-if [ -d "$build/obj" ] && [ ! -d "$work/obj" ]; then cp -a "$build/obj" "$work/"; fi
+# With what they depend on, under their new names: else a change of a header would not be noticed here.
+if [ -d "$build/obj" ] && [ ! -d "$work/obj" ]; then
+    cp -a "$build/obj" "$work/"
+    find "$work/obj" -name '*.d' -exec sed -i "s|$build/obj/|$work/obj/|g" {} +
+fi
 make --no-print-directory BUILD="$work" LDFLAGS="-Wl,--disable-new-dtags -Wl,-rpath,'\$\$ORIGIN/../lib'" \
     "${programs[@]/#/$work/}" "${examples[@]/#/$work/examples/}" "${tests[@]/#/$work/}" "${objects[@]/#/$work/}" ||
     fail "cannot build; the NCCL backend and the kernels need CUDA's headers, NCCL's and nvcc (CUDA_HOME, NCCL_HOME)"
