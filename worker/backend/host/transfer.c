@@ -7,6 +7,7 @@
 #include "worker/backend/host/reduce.h"
 
 #define COPIES_AT_ONCE 4
+#define READ_LEAST     ((uint64_t)32 << 10)
 
 /* ------------------------------------------------------------------------------------------------ sending */
 
@@ -23,6 +24,16 @@ static frame_access access_to(const engine *e, const xfer *s, uint64_t *word)
     return FRAME_ACCESS_ADDRESS;
 }
 
+/* Is it read faster where it lies than it goes through the ring? Blocks of collectives that only move data: what is
+ * reduced is reduced as it comes, and small sends are complete before their receive is there. */
+static bool is_better_read(const engine *e, const xfer *s, const frame *f)
+{
+    uint64_t word;
+    bool only_moves = f->kind == PSD_OP_ALL_GATHER || f->kind == PSD_OP_ALL_TO_ALL ||
+                      f->kind == PSD_OP_ALL_TO_ALL_V || f->kind == PSD_OP_SCATTER || f->kind == PSD_OP_GATHER;
+    return only_moves && s->bytes >= READ_LEAST && access_to(e, s, &word) == FRAME_ACCESS_PLACE;
+}
+
 void transfer_send(engine *e, xfer *s, frame *f, uint64_t eager_limit)
 {
     peer *p = s->peer;
@@ -35,7 +46,7 @@ void transfer_send(engine *e, xfer *s, frame *f, uint64_t eager_limit)
     }
     s->state = XFER_QUEUED;
     f->bytes = s->bytes;
-    if (s->bytes <= eager_limit && cost <= p->credit) {
+    if (s->bytes <= eager_limit && cost <= p->credit && !is_better_read(e, s, f)) {
         p->credit -= cost;
         f->type = FRAME_EAGER;
         f->payload = (uint32_t)s->bytes;
