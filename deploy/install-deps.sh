@@ -5,6 +5,7 @@
 #   deploy/install-deps.sh --hosts    also what `make hosts` needs
 #   deploy/install-deps.sh --container   also what `make container` needs
 #   deploy/install-deps.sh --mpi      also what the mpi backend and its tests need
+#   deploy/install-deps.sh --bench    also what `make bench` compares with and computes by; none of it is needed
 #   deploy/install-deps.sh --list     prints the names only
 set -eu
 
@@ -14,6 +15,7 @@ container="podman runc conmon netavark aardvark-dns catatonit iptables mmdebstra
            util-linux"
 hosts="iproute2 nftables util-linux procps hostname slurmctld slurmd slurm-client munge"
 mpi="libopenmpi-dev openmpi-bin"
+bench="$mpi g++ libgloo-dev libopenblas-dev python3-torch"
 check="g++ clang clang-format clang-tidy cppcheck valgrind libclang-rt-dev procps"
 
 want=$build
@@ -22,9 +24,10 @@ case "${1:-}" in
     --hosts) want="$build $hosts" ;;
     --container) want="$build $container" ;;
     --mpi) want="$build $mpi" ;;
-    --list) echo $build $mpi $check $hosts $container; exit 0 ;;
+    --bench) want="$build $bench" ;;
+    --list) printf "%s\n" $build $bench $check $hosts $container | sort -u; exit 0 ;;
     "") ;;
-    *) echo "install-deps.sh: unknown option $1 (known: --mpi, --check, --hosts, --container, --list)" >&2; exit 2 ;;
+    *) echo "install-deps.sh: unknown option $1 (known: --mpi, --bench, --check, --hosts, --container, --list)" >&2; exit 2 ;;
 esac
 
 command -v dpkg-query >/dev/null || {
