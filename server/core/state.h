@@ -108,7 +108,7 @@ typedef struct member {
     psd_peer log_peer;       /* whose question for its log it has not answered, see logs.c; 0: none */
     uint64_t log_request;
     uint64_t log_asked;
-    psd_msg_snapshot *snap;  /* its answer in the round that goes on, see watch.c; NULL: none. One block */
+    psd_msg_snapshot *snap; /* its answer in the round that goes on, see watch.c; NULL: none. One block */
     uint32_t roster_at;
     uint32_t stuck_at; /* in watch.stuck */
     uint32_t arrival;

@@ -54,11 +54,13 @@ static char *next_row(char *text, const char *fields[FIELDS])
     if (end == NULL)
         return NULL;
     *end = 0;
-    for (int i = 0; i < FIELDS && text != NULL; i++) {
+    for (int i = 0; i < FIELDS; i++) {
+        char *tab = strchr(text, '\t');
         fields[i] = text;
-        text = strchr(text, '\t');
-        if (text != NULL)
-            *text++ = 0;
+        if (tab == NULL)
+            break;
+        *tab = 0;
+        text = tab + 1;
     }
     return end + 1;
 }

@@ -48,7 +48,8 @@ PSD_TEST(mesh, memory_that_is_not_there_is_named)
     cr_assert_eq(mesh_check_memory(200, (uint64_t)256 << 10, (int64_t)1 << 30, why, sizeof why),
                  PSD_ERR_NOMEM);
     cr_assert(strstr(why, "200 ranks on this host have 19900 links"), "%s", why);
-    cr_assert(strstr(why, "need 11 GiB") && strstr(why, "have 1 GiB") && strstr(why, "PSD_HOST_RING"), "%s", why);
+    cr_assert(strstr(why, "need 11 GiB") && strstr(why, "have 1 GiB") && strstr(why, "PSD_HOST_RING"), "%s",
+              why);
 }
 
 PSD_TEST(mesh, descriptors_that_are_not_there_are_named)

@@ -169,8 +169,11 @@ static double loss(network *n)
         float *error = n->errors[n->layers] + row * classes, most = z[0], total = 0;
         for (int c = 1; c < classes; c++)
             most = z[c] > most ? z[c] : most;
-        for (int c = 0; c < classes; c++)
-            total += error[c] = expf(z[c] - most);
+        for (int c = 0; c < classes; c++) {
+            error[c] = expf(z[c] - most);
+            total += error[c]; /* at least 1, for the largest */
+        }
+        // cppcheck-suppress invalidFunctionArg ; there is at least one class
         sum += log((double)total) - (double)(z[n->labels[row]] - most);
         for (int c = 0; c < classes; c++)
             error[c] = (error[c] / total - (c == n->labels[row] ? 1.0f : 0.0f)) / (float)n->rows_of_all;
