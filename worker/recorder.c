@@ -12,12 +12,13 @@
 
 #include "common/conf.h"
 #include "common/log.h"
+#include "common/record_read.h"
 #include "worker/error.h"
 #include "worker/quick_clock.h"
 
 #define WORDS (sizeof(psd_record) / sizeof(uint64_t))
 
-_Static_assert(sizeof(psd_record) % sizeof(uint64_t) == 0, "records are copied in words");
+_Static_assert(sizeof(psd_record) % sizeof(uint64_t) == 0, "records are written in words");
 _Static_assert(offsetof(psd_record, seq) == 0, "the seq is stored apart from the other words");
 _Static_assert(PSD_RECORD_WAITERS == 64, "psd_recorder.waiters has one bit for each");
 
@@ -211,22 +212,9 @@ void psd_record_wait_end(psd_recorder *recorder, int slot)
     atomic_fetch_and_explicit(&recorder->waiters, ~(UINT64_C(1) << slot), memory_order_release);
 }
 
-/* A whole copy of the record with this seq, if it is still there. */
-static bool snapshot(const psd_record_file *file, uint64_t seq, psd_record *out)
-{
-    const psd_record *slot = &file->records[seq % PSD_RECORD_RING];
-    const uint64_t *from = (const uint64_t *)(const void *)slot;
-    uint64_t *to = (uint64_t *)(void *)out;
-    if (atomic_load_explicit(&slot->seq, memory_order_acquire) != seq)
-        return false;
-    for (size_t i = 1; i < WORDS; i++)
-        to[i] = __atomic_load_n(&from[i], __ATOMIC_ACQUIRE);
-    return atomic_load_explicit(&slot->seq, memory_order_relaxed) == seq;
-}
-
 bool psd_record_read(const psd_recorder *recorder, uint64_t seq, psd_record *out)
 {
-    return recorder->file != NULL && snapshot(recorder->file, seq, out);
+    return recorder->file != NULL && psd_record_copy(recorder->file, seq, out);
 }
 
 static void fill_current(const psd_record *record, psd_time_ns now, psd_current_op *out)
@@ -262,7 +250,7 @@ void psd_record_current(const psd_recorder *recorder, psd_time_ns now, psd_curre
         const psd_record *slot = &recorder->file->records[seq % PSD_RECORD_RING];
         psd_record record;
         if (__atomic_load_n(&slot->state, __ATOMIC_RELAXED) == PSD_STATE_POSTED &&
-            snapshot(recorder->file, seq, &record) && record.state == PSD_STATE_POSTED) {
+            psd_record_copy(recorder->file, seq, &record) && record.state == PSD_STATE_POSTED) {
             fill_current(&record, now, out);
             return;
         }

@@ -45,6 +45,8 @@ static bool check_early_options(const psctl_options *options, const psctl_comman
         given = "--limit";
     else if (options->rank >= 0 && (command->options & PSCTL_OPT_RANK) == 0)
         given = "--rank";
+    else if (options->dump != NULL && (command->options & PSCTL_OPT_DUMP) == 0)
+        given = "--dump";
     if (given != NULL)
         psctl_error("%s has no option %s (see: psctl help %s)", command->name, given, command->name);
     return given == NULL;

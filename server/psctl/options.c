@@ -103,6 +103,12 @@ static bool set_rank(psctl_options *options, const char *value)
     return true;
 }
 
+static bool set_dump(psctl_options *options, const char *value)
+{
+    options->dump = value;
+    return value[0] != '\0';
+}
+
 static const option_row rows[] = {
     {"--coordinator", "-c", "ADDRESS", VALUE, PSCTL_OPT_COORDINATOR,
      "where psd listens (PSD_COORDINATOR, else " DEFAULT_COORDINATOR ")", set_coordinator,
@@ -117,6 +123,8 @@ static const option_row rows[] = {
     {"--limit", "-l", "ROWS", VALUE, PSCTL_OPT_LIMIT, "at most this many rows", set_limit,
      "a number of rows from 1"},
     {"--rank", "-r", "RANK", VALUE, PSCTL_OPT_RANK, "of this rank of the job", set_rank, "a rank from 0"},
+    {"--dump", NULL, "FILE", VALUE, PSCTL_OPT_DUMP, "of the record file of a process, dead or alive",
+     set_dump, "a file's name"},
 };
 enum { ROWS = sizeof rows / sizeof rows[0] };
 

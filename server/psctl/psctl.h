@@ -23,6 +23,7 @@ enum {
     PSCTL_OPT_WATCH = 8,
     PSCTL_OPT_LIMIT = 16,
     PSCTL_OPT_RANK = 32,
+    PSCTL_OPT_DUMP = 64,
 };
 
 typedef struct psctl_options {
@@ -34,6 +35,7 @@ typedef struct psctl_options {
     int64_t watch_ms; /* 0: print once */
     uint32_t limit;   /* rows; 0: all */
     int32_t rank;     /* -1: none given */
+    const char *dump; /* file of a recorder; NULL: none given */
     bool newest;      /* the last `limit` rows, not the first */
 } psctl_options;
 

@@ -16,7 +16,7 @@ bool psctl_no_arguments(const char *command, int argc, char **argv)
     return false;
 }
 
-static psctl_exit print(const psctl_options *options, const psctl_answer *answer, const char *none)
+psctl_exit psctl_print(const psctl_options *options, const psctl_answer *answer, const char *none)
 {
     if (!options->json)
         psctl_print_table(answer, options->limit, none);
@@ -62,7 +62,7 @@ psctl_exit psctl_view(const psctl_options *options, const char *view, const char
         if (options->newest && options->limit != 0)
             psctl_answer_keep_last(&answer, options->limit);
         between(options, first);
-        code = print(options, &answer, none);
+        code = psctl_print(options, &answer, none);
         psctl_answer_free(&answer);
         if (options->watch_ms == 0 || code != PSCTL_FINE)
             break;

@@ -2,7 +2,7 @@
 #ifndef PSD_PSCTL_VIEW_H
 #define PSD_PSCTL_VIEW_H
 
-#include "server/psctl/psctl.h"
+#include "server/psctl/client.h"
 
 #define PSCTL_VIEW_OPTIONS                                                                                   \
     (PSCTL_OPT_COORDINATOR | PSCTL_OPT_JSON | PSCTL_OPT_JOB | PSCTL_OPT_WATCH | PSCTL_OPT_LIMIT)
@@ -11,6 +11,9 @@
  */
 psctl_exit psctl_view(const psctl_options *options, const char *view, const char *none, int argc,
                       char **argv);
+
+/* Prints an answer once, as a table or as JSON; `none` as above. */
+psctl_exit psctl_print(const psctl_options *options, const psctl_answer *answer, const char *none);
 
 /* Tells that a command takes no arguments, if there are some; false then. */
 bool psctl_no_arguments(const char *command, int argc, char **argv);
