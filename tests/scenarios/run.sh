@@ -37,6 +37,8 @@ wrong() {
     job=w$((++number))
     timeout 60 "$bin/psrun" --job $job -n "$ranks" --timeout 30s -- "$program" "$name" wrong >"$work/out" 2>&1
     [ $? = 7 ] || ok=1
+    # Who failed soonest had come last: from its block to its error.
+    grep -oE 'failed after [0-9.]+' "$work/out" | cut -d' ' -f3 | sort -n | head -1 >>"$work/times"
     "$bin/psctl" why --job $job --json >"$work/why" 2>&1
     grep -q "\"class\":\"$class\"" "$work/why" || ok=1
     for text in "$@"; do
@@ -87,5 +89,8 @@ for name in head_to_head reduce_and_send ring any_source; do
     twin $name 3 slow
     twin $name 3 stopped
 done
+sort -n "$work/times" 2>/dev/null | awk '{ t[NR] = $1; late += $1 >= 1 }
+    END { if (NR) printf "from the last block to the error that explains it, %d runs: median %.3f s, largest %.3f s; 1 s or more: %d\n",
+                         NR, t[int((NR + 1) / 2)], t[NR], late }'
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ] && [ "$passed" -gt 0 ]

@@ -21,9 +21,19 @@ static int32_t rank, size;
 static bool wrong;
 static float memory[4][MANY];
 
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* A call that fails tells how long it was in psd: run.sh makes the time to the verdict of it. */
 #define TRY(call)                                                                                            \
     do {                                                                                                     \
+        double begun_ = seconds();                                                                           \
         if ((call) != PSD_OK) {                                                                              \
+            printf("rank %d: failed after %.3f s\n", rank, seconds() - begun_);                              \
             printf("rank %d: %s\n", rank, psd_last_error());                                                 \
             fflush(stdout);                                                                                  \
             psd_finalize(&ctx);                                                                              \
