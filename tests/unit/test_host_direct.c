@@ -1,6 +1,8 @@
 /* Collectives and messages over memory that the ranks map of each other, against the same without it. */
 #include "tests/lib/psd_test.h"
 
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -218,6 +220,80 @@ static void check_missing(host_rank *r)
 PSD_TEST(host_direct, a_missing_rank_is_named)
 {
     host_ranks all = {.size = 3, .transport = "shm", .eager_limit = 65536, .body = check_missing};
+    cr_assert_eq(host_ranks_run(&all), 0);
+}
+
+/* Rank 1 stands still, under its lock, from its start until rank 0 has started too. */
+typedef struct standstill {
+    atomic_bool stands;
+    atomic_bool may_go;
+} standstill;
+
+static void await(const atomic_bool *flag)
+{
+    psd_time_ns until = psd_now_ns() + 10 * PSD_NS_PER_S;
+    while (!atomic_load(flag) && psd_now_ns() < until)
+        sched_yield();
+}
+
+static void stand(void *arg, uint32_t group, uint64_t started)
+{
+    (void)group;
+    (void)started;
+    standstill *s = arg;
+    atomic_store(&s->stands, true);
+    await(&s->may_go);
+}
+
+static void ignore_transfer(void *arg, const psd_transfer *transfer)
+{
+    (void)arg;
+    (void)transfer;
+}
+
+static void ignore_pair(void *arg, uint32_t world_rank, uint64_t sent, uint64_t received)
+{
+    (void)arg;
+    (void)world_rank;
+    (void)sent;
+    (void)received;
+}
+
+/* What rank 0 has to say of its memory waits behind much else when it learns that rank 1's cannot be reached. */
+static void check_full_link(host_rank *r)
+{
+    enum { COUNT = 20000 };
+    static const char filler[PSD_CHAN_MAX];
+    standstill *s = r->all->arg;
+    psd_inspector to = {.arg = s, .transfer = ignore_transfer, .group = stand, .pair = ignore_pair};
+    buffer b = buffer_get(r, COUNT, r->rank == 0);
+    for (int k = 0; k < COUNT; k++)
+        b.data[k] = (float)(k % 1000 + r->rank);
+    psd_op op = host_op(PSD_OP_ALL_REDUCE, PSD_F32, COUNT, b.data, b.data);
+    op.redop = PSD_SUM;
+    if (r->rank == 0) {
+        await(&s->stands);
+        while (host->chan_send(r->backend, 1, filler, sizeof filler) == PSD_OK)
+            continue;
+    }
+    psd_request *request = host_start(r, &op);
+    if (r->rank == 0)
+        atomic_store(&s->may_go, true);
+    else
+        host->inspect(r->backend, &to);
+    HOST_CHECK(r, host_finish(r, &request, &(psd_op_result){0}) == PSD_OK);
+    int wrong = 0;
+    for (int k = 0; k < COUNT; k++)
+        wrong += b.data[k] != (float)(2 * (k % 1000) + 1);
+    HOST_CHECK(r, wrong == 0);
+    buffer_put(r, &b);
+}
+
+PSD_TEST(host_direct, a_full_link_keeps_nobody_from_falling_back)
+{
+    standstill s = {false, false};
+    host_ranks all = {
+        .size = 2, .transport = "shm", .eager_limit = 65536, .body = check_full_link, .arg = &s};
     cr_assert_eq(host_ranks_run(&all), 0);
 }
 

@@ -389,6 +389,30 @@ PSD_TEST(link, single_copy_reads_the_peer)
     link_pair_close(&p);
 }
 
+/* The peer ends the link while we read its memory: we find that by ourselves, before the kernel tells us. */
+PSD_TEST(link, a_read_of_mapped_memory_holds_until_the_peer_leaves)
+{
+    link_pair p;
+    uint64_t place = 0;
+    cr_assert(link_pair_open(&p, "shm"));
+    arena *theirs = host_net_arena(p.net[1]);
+    void *memory = arena_get(theirs, ARENA_BLOCK_MIN);
+    cr_assert_not_null(memory);
+    cr_assert(arena_place(theirs, memory, ARENA_BLOCK_MIN, &place));
+    memset(memory, 7, ARENA_BLOCK_MIN);
+    const unsigned char *here = host_link_map(p.link[0], place, ARENA_BLOCK_MIN);
+    cr_assert_not_null(here);
+    cr_assert_eq(here[100], 7);
+    cr_assert(host_link_read_holds(p.link[0]));
+    host_link_break(p.link[1], "given up");
+    memset(memory, 8, ARENA_BLOCK_MIN);
+    cr_assert_eq(here[100], 8);
+    cr_assert_eq(host_link_get_state(p.link[0]), HOST_LINK_READY);
+    cr_assert_not(host_link_read_holds(p.link[0]));
+    cr_assert(arena_put(theirs, memory));
+    link_pair_close(&p);
+}
+
 PSD_TEST(link, no_room_for_shared_memory_means_tcp_or_an_error)
 {
     link_pair p = {0};

@@ -245,13 +245,12 @@ void arena_detach(arena *a, const void *data, uint64_t bytes)
     uint64_t at = (uint64_t)((uintptr_t)data - (uintptr_t)a->base);
     uint64_t from = at / page * page, length = round_up(at + bytes, page) - from;
     void *copy = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    b->is_detached = true; /* also without memory for it: then at least no other block comes to lie there */
     if (copy == MAP_FAILED)
         return;
     memcpy(copy, a->base + from, length);
     if (mremap(copy, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, a->base + from) == MAP_FAILED)
         (void)munmap(copy, length);
-    else
-        b->is_detached = true;
 }
 
 /* ------------------------------------------------------------------------------------------------- a peer's */

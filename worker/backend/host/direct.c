@@ -297,7 +297,18 @@ static size_t slice_bytes(const coll *c)
     return slice < SLICE_LEAST ? SLICE_LEAST : slice;
 }
 
-/* False: a link has broken, and the group is about to. */
+/* What was read of the others is what they have exposed. */
+static bool reads_hold(const psd_request *r)
+{
+    const coll *c = &r->schedule;
+    for (int32_t i = 0; i < c->size; i++) {
+        if (exposes_to(c, i, c->rank) && !host_link_read_holds(r->group->member[i].peer->link))
+            return false;
+    }
+    return true;
+}
+
+/* False: a link has broken, or is about to be seen broken, and its group with it. */
 static bool do_slice(psd_request *r)
 {
     direct *d = r->direct;
@@ -309,7 +320,7 @@ static bool do_slice(psd_request *r)
     if (bytes == 0)
         return true;
     bool is_broadcast = c->op.kind == PSD_OP_BROADCAST;
-    if (!(is_broadcast ? broadcast_slice(r, at, bytes) : reduce_slice(r, at, bytes)))
+    if (!(is_broadcast ? broadcast_slice(r, at, bytes) : reduce_slice(r, at, bytes)) || !reads_hold(r))
         return false;
     d->done += bytes;
     return true;
@@ -328,14 +339,15 @@ static bool all_are_reachable(const psd_request *r)
     return true;
 }
 
-/* Nobody will touch the memory that this rank has exposed. */
+/* Nobody will touch the memory that this rank has exposed. The others still have to be told of it, by what may be in
+ * the queue: each waits for all. */
 static void give_up(psd_request *r)
 {
     engine *e = r->group->engine;
     LIST_EACH(&r->xfers, node, after)
     {
         xfer *x = LIST_ENTRY(node, xfer, in_request);
-        peer_forget_send(x->peer, x);
+        peer_disown_send(x);
         xfer_release(e, x);
     }
     r->pending = 0;

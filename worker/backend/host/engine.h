@@ -401,6 +401,8 @@ void peer_give_credit(peer *p, uint64_t eager_bytes, uint32_t chan_messages);
 void peer_drop_output(peer *p);
 /* Takes a send out of the queues: what is half in the link is copied. */
 void peer_forget_send(peer *p, xfer *x);
+/* A frame of it that is queued, without payload, goes out all the same; nobody is told then. */
+void peer_disown_send(xfer *x);
 
 /* --------------------------------------------------------------------------------------------- transfer.c */
 

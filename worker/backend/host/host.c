@@ -99,6 +99,7 @@ static void group_close(psd_backend_group *g)
     engine_settle(e); /* a broken group tells its members first */
     host_group_close(g);
     engine_settle(e);
+    progress_leave(e); /* the members' links may be full: somebody must send them the end */
     engine_unlock(e);
 }
 

@@ -65,6 +65,8 @@ static void end_socket(host_net *net, int fd)
 static void close_streams(host_link *link)
 {
     connect_end(link);
+    if (net_is_ours(link->net))
+        shm_leave(&link->shm);
     end_socket(link->net, link->shm.fd);
     shm_drop(&link->shm);
     end_socket(link->net, link->tcp.fd);
@@ -483,4 +485,9 @@ bool host_link_is_direct(const host_link *link)
 unsigned char *host_link_map(const host_link *link, uint64_t place, uint64_t bytes)
 {
     return host_link_is_direct(link) ? peer_arena_at(&link->shm.arena, place, bytes) : NULL;
+}
+
+bool host_link_read_holds(const host_link *link)
+{
+    return host_link_is_direct(link) && !shm_peer_has_left(&link->shm);
 }

@@ -127,6 +127,9 @@ bool host_link_is_direct(const host_link *link);
 /* The bytes at a place of the peer's arena, to be read and written until the lock is given up or the link is used;
  * NULL: not there, or the link is not up or not direct. */
 unsigned char *host_link_map(const host_link *link, uint64_t place, uint64_t bytes);
+/* To be asked after such bytes were read: false if the peer has ended the link meanwhile (it waits only so long for
+ * who is stopped), since when its program may have written anything there. One load. */
+bool host_link_read_holds(const host_link *link);
 
 /* Handles what the kernel has: connections, handshakes, socket readiness, deadlines of connects (5 s). Costs
  * system calls. Returns true if anything happened. */

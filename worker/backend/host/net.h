@@ -60,7 +60,9 @@ typedef struct shm_stream {
     bool took;
     bool ended; /* the socket has ended; what is in the ring can be read */
     peer_memory memory;
-    peer_arena arena; /* mapped only if the peer has mapped ours too */
+    peer_arena arena;           /* mapped only if the peer has mapped ours too */
+    _Atomic uint32_t *has_left; /* in the segment, as peer_has_left: see shm_leave() */
+    const _Atomic uint32_t *peer_has_left;
 } shm_stream;
 
 /* An accepted socket in its handshake. */
@@ -221,6 +223,11 @@ psd_status shm_offer(shm_stream *shm, segment_room *room, uint64_t ring_bytes, i
 psd_status shm_take_offer(shm_stream *shm, uint64_t ring_bytes, int segment_fd, char *why, size_t why_bytes);
 /* Maps the arena that came with a handshake's frame, if there is one; a failure leaves the link without. */
 void shm_take_arena(shm_stream *shm, int fd, uint64_t bytes);
+/* Tells the peer that what it reads of our arena from now on may be anything, since operations end with the link and
+ * their memory is the program's again. Before that: the socket's end is seen later. */
+void shm_leave(shm_stream *shm);
+/* Asked after reading the peer's arena: was it left before the end of that? */
+bool shm_peer_has_left(const shm_stream *shm);
 void shm_drop(shm_stream *shm); /* unmaps, closes the bell and the socket if they are there */
 
 #endif

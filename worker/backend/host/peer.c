@@ -178,6 +178,13 @@ void peer_send_control(peer *p, const frame *f, const void *payload)
     own_payload(p, LIST_ENTRY(p->out.prev, tx, node));
 }
 
+void peer_disown_send(xfer *x)
+{
+    if (x->out != NULL)
+        x->out->owner = NULL;
+    x->out = NULL;
+}
+
 void peer_forget_send(peer *p, xfer *x)
 {
     tx *t = x->out;
@@ -189,8 +196,7 @@ void peer_forget_send(peer *p, xfer *x)
         return;
     }
     own_payload(p, t);
-    t->owner = NULL;
-    x->out = NULL;
+    peer_disown_send(x);
 }
 
 /* Queues a slice of the stream whose turn it is; false if there is none. */

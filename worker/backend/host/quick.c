@@ -88,7 +88,9 @@ static bool send_small(quick *q, int32_t to, const void *data, uint64_t bytes)
     uint64_t cost = bytes + sizeof(frame);
     lane_message head = q->head;
     head.bytes = (uint32_t)bytes;
-    if (m->has_closed || m->peer->is_broken || cost > m->peer->credit ||
+    /* A frame may be half out, of this call's own (credit) or of another thread's that came while the core was given
+     * away: small messages begin where frames end. */
+    if (m->has_closed || m->peer->is_broken || cost > m->peer->credit || !list_empty(&m->peer->out) ||
         !host_link_write_small(m->peer->link, &head, data))
         return false;
     m->peer->credit -= cost;

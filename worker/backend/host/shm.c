@@ -1,4 +1,4 @@
-/* The memory of a shared-memory link: one page of indices, then the connector's ring, the acceptor's, and their lanes
+/* The memory of a shared-memory link: one page of indices and of who has left, then the connector's ring, the acceptor's, and their lanes
  * likewise. */
 #include "worker/backend/host/net.h"
 
@@ -9,9 +9,16 @@
 #include "common/log.h"
 #include "worker/backend/host/segment.h"
 
-#define LANES_INDEX_AT (2 * sizeof(ring_shared)) /* in the page of indices */
+/* In the page of indices. */
+#define LANES_INDEX_AT (2 * sizeof(ring_shared))
+#define LEAVERS_AT     (LANES_INDEX_AT + 2 * sizeof(lane_shared))
 
-_Static_assert(LANES_INDEX_AT + 2 * sizeof(lane_shared) <= SEGMENT_INDEX_BYTES, "the indices fit their page");
+/* Of one side. Zeroed memory: it has not left. */
+typedef struct leaver {
+    _Alignas(64) _Atomic uint32_t has_left;
+} leaver;
+
+_Static_assert(LEAVERS_AT + 2 * sizeof(leaver) <= SEGMENT_INDEX_BYTES, "the indices fit their page");
 
 static uint64_t total_bytes(uint64_t ring_bytes)
 {
@@ -31,6 +38,9 @@ static void lay_out(shm_stream *shm, uint64_t ring_bytes, bool connector)
     size_t bytes = lane_bytes(ring_bytes);
     lane_writer_init(&shm->lane_tx, &indices[out], lanes + out * bytes, bytes);
     lane_reader_init(&shm->lane_rx, &indices[in], lanes + in * bytes, bytes);
+    leaver *leavers = (leaver *)(void *)(base + LEAVERS_AT);
+    shm->has_left = &leavers[out].has_left;
+    shm->peer_has_left = &leavers[in].has_left;
 }
 
 psd_status shm_offer(shm_stream *shm, segment_room *room, uint64_t ring_bytes, int *segment_fd, char *why,
@@ -75,6 +85,21 @@ void shm_take_arena(shm_stream *shm, int fd, uint64_t bytes)
     char why[160];
     if (bytes > 0 && peer_arena_open(&shm->arena, fd, bytes, why, sizeof why) != PSD_OK)
         psd_log("host", PSD_LOG_WARN, "tensors go through the rings of a link: %s", why);
+}
+
+/* The order of a sequence lock: who reads something that was written after the mark was set finds the mark. */
+void shm_leave(shm_stream *shm)
+{
+    if (shm->segment == NULL)
+        return;
+    atomic_store_explicit(shm->has_left, 1, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst);
+}
+
+bool shm_peer_has_left(const shm_stream *shm)
+{
+    atomic_thread_fence(memory_order_acquire);
+    return atomic_load_explicit(shm->peer_has_left, memory_order_relaxed) != 0;
 }
 
 void shm_drop(shm_stream *shm)

@@ -170,7 +170,7 @@ static void finish_read(engine *e, xfer *r)
     frame f = peer_frame(r->request->group, FRAME_FIN);
     f.id = r->remote;
     peer_send_control(r->peer, &f, NULL);
-    e->bytes_received += r->bytes;
+    engine_count(&e->bytes_received, r->bytes);
     xfer_complete(e, r);
 }
 
@@ -234,7 +234,7 @@ static bool copy_mapped(xfer *r, size_t bytes)
         copy_past_cache(r->data + r->done, theirs, bytes);
     else
         memcpy(r->data + r->done, theirs, bytes);
-    return true;
+    return host_link_read_holds(r->peer->link);
 }
 
 /* Copies one slice; false if the sender's memory cannot be read after all. */
