@@ -43,7 +43,7 @@ test: deps ## install what is missing, build, run all tests
 	-@deploy/install-deps.sh --mpi
 	@$(MAKE) --no-print-directory tests-build
 	@$(MAKE) --no-print-directory check-docs
-	@tests/run.sh $(BUILD) unit sim integration conformance mpi gpu
+	@tests/run.sh $(BUILD) unit sim waits integration conformance scenarios mpi gpu
 
 .PHONY: unit sim integration conformance
 unit: $(UNIT) ## run the unit tests only
@@ -71,12 +71,13 @@ container: ## psd in podman containers; skipped, loudly, where podman cannot run
 check: ## sanitizers, valgrind, purity, headers, generated code, lint
 	@deploy/install-deps.sh --check
 	@$(MAKE) --no-print-directory check-pure check-headers check-gen check-docs check-builds lint
+	@tests/run.sh $(BUILD) mutants
 	@$(MAKE) --no-print-directory check-address check-thread check-valgrind
 
 .PHONY: check-address
 check-address: ## unit, simulator and integration tests under ASan and UBSan
 	@$(MAKE) --no-print-directory SAN=address tests-build
-	@tests/run.sh build-address unit sim integration
+	@tests/run.sh build-address unit sim integration gpu
 
 .PHONY: check-thread
 check-thread: ## the plain-main tests under TSan

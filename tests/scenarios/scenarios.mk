@@ -8,3 +8,5 @@ $(SCENARIO): $(call obj,tests/scenarios/scenario.c) $(BUILD)/lib/libpsd.so
 .PHONY: scenarios
 scenarios: all $(SCENARIO) ## hangs and mismatches: are they explained, and their legal twins left alone?
 	@tests/run.sh $(BUILD) scenarios
+
+tests-build: $(SCENARIO)

@@ -6,4 +6,6 @@ $(WAITS_PROPERTY): $(call obj,$(WAITS_PROPERTY_SRC)) $(CORE_LIB) $(COMMON_LIB)
 
 .PHONY: waits
 waits: $(WAITS_PROPERTY) ## the wait-for graph against every interleaving, and ten and more bugs sown into it
-	@tests/run.sh $(BUILD) waits
+	@tests/run.sh $(BUILD) waits mutants
+
+tests-build: $(WAITS_PROPERTY)
