@@ -1,12 +1,12 @@
 #!/bin/bash
 # Hangs and mismatches, and their legal twins: real processes, real agents, a real psd that is not told what to expect.
 # The verdict, its ranks and its lines are read from `psctl why --json`.
-#   tests/scenarios/run.sh BUILD [NAME]
+#   tests/scenarios/run.sh BUILD [NAME]     SCENARIOS_AT_ONCE: how many at a time
 set -u
 build=$1 only=${2:-}
-bin=$build/bin program=$build/tests/scenarios/scenario source=tests/scenarios/scenario.c
+bin=$build/bin program=$build/tests/scenarios/scenario sources=tests/scenarios
 work=$(mktemp -d)
-passed=0 failed=0 number=0
+number=0
 "$bin/psd" --listen tcp://127.0.0.1:0 --state "$work/state" >"$work/psd.out" 2>"$work/psd.log" &
 psd=$!
 trap 'kill "$psd" 2>/dev/null; wait "$psd" 2>/dev/null; rm -rf "$work"' EXIT
@@ -19,46 +19,89 @@ done
 [ -n "$address" ] || { cat "$work/psd.log"; echo "0 passed, 1 failed"; exit 1; }
 export PSD_COORDINATOR=$address
 
-result() { # ok? what
-    if [ "$1" = 0 ]; then
-        passed=$((passed + 1))
+at_once=${SCENARIOS_AT_ONCE:-8} # they mostly wait
+
+# Starts a case in the background once there is room. Each leaves a line in $work/NUMBER.result.
+start() { # command...
+    while [ "$(jobs -pr | wc -l)" -gt "$at_once" ]; do # psd is one
+        wait -n
+    done
+    number=$((number + 1))
+    "$@" "$number" &
+}
+
+report() { # number ok? what
+    if [ "$2" = 0 ]; then
+        echo ok >"$work/$1.result"
     else
-        failed=$((failed + 1))
-        echo "FAIL $2"
-        sed 's/^/    /' "$work/out" "$work/why" 2>/dev/null | head -40
+        {
+            echo "FAIL $3"
+            sed 's/^/    /' "$work/$1.missing" "$work/$1.out" "$work/$1.why" 2>/dev/null | head -40
+        } >"$work/$1.result"
     fi
 }
 
-# wrong NAME RANKS CLASS TEXT...: it must fail with this class; every text and every marked line must be in the report.
-wrong() {
-    local name=$1 ranks=$2 class=$3 ok=0 job line
-    [ -z "$only" ] || [ "$only" = "$name" ] || return 0
-    shift 3
-    job=w$((++number))
-    timeout 60 "$bin/psrun" --job $job -n "$ranks" --timeout 30s -- "$program" "$name" wrong >"$work/out" 2>&1
-    [ $? = 7 ] || ok=1
-    # Who failed soonest had come last: from its block to its error.
-    grep -oE 'failed after [0-9.]+' "$work/out" | cut -d' ' -f3 | sort -n | head -1 >>"$work/times"
-    "$bin/psctl" why --job $job --json >"$work/why" 2>&1
-    grep -q "\"class\":\"$class\"" "$work/why" || ok=1
-    for text in "$@"; do
-        grep -qF -- "$text" "$work/why" || { echo "    not in the report: $text"; ok=1; }
-    done
-    for line in $(grep -nE "@$name( |\$)" "$source" | cut -d: -f1); do
-        grep -q "scenario.c:$line" "$work/why" || { echo "    not in the report: line $line"; ok=1; }
-    done
-    result $ok "$name wrong"
+# FILE:LINE of the lines that are marked @NAME.
+places() {
+    (cd "$sources" && grep -nE "@$1( |\$)" ./*.c | sed -E 's,^\./([^:]*:[0-9]+):.*,\1,')
 }
 
-# twin NAME RANKS [slow|stopped]: it must succeed, without an incident.
+# The forms of a scenario: NAME, or NAME:KEY=VALUE:...
+run() { # number form ranks scenario
+    local words
+    IFS=: read -ra words <<<"$4"
+    timeout 60 "$bin/psrun" --job "s$1" -n "$3" --timeout 30s -- "$program" "${words[0]}" "$2" "${words[@]:1}" >"$work/$1.out" 2>&1
+}
+
+check_wrong() { # scenario ranks class text... number
+    local scenario=$1 ranks=$2 class=$3 me=${*: -1} ok=0 expected place status
+    run "$me" wrong "$ranks" "$scenario"
+    status=$?
+    [ $status = 7 ] || { echo "exit status $status" >>"$work/$me.missing"; ok=1; }
+    # Who failed soonest had come last: from its block to its error.
+    grep -oE 'failed after [0-9.]+' "$work/$me.out" | cut -d' ' -f3 | sort -n | head -1 >>"$work/times"
+    "$bin/psctl" why --job "s$me" --json >"$work/$me.why" 2>&1
+    if [ "$class" = none ]; then # an error of the call, no incident
+        cat "$work/$me.out" >"$work/$me.text"
+    else
+        cat "$work/$me.why" >"$work/$me.text"
+        grep -qE "\"class\":\"$class[\".]" "$work/$me.why" || ok=1
+    fi
+    expected=("${@:4:$#-4}" "@${scenario%%:*}")
+    for text in "${expected[@]}"; do
+        case $text in
+            @*) for place in $(places "${text#@}"); do
+                    grep -qF "$place" "$work/$me.text" || { echo "not in the report: $place"; ok=1; }
+                done ;;
+            !*) ! grep -qF -- "${text#!}" "$work/$me.text" || { echo "in the report: ${text#!}"; ok=1; } ;;
+            *) grep -qF -- "$text" "$work/$me.text" || { echo "not in the report: $text"; ok=1; } ;;
+        esac
+    done >>"$work/$me.missing"
+    report "$me" $ok "$scenario wrong, $ranks ranks"
+}
+
+check_twin() { # scenario ranks form number
+    local ok=0
+    run "$4" "$3" "$2" "$1" || ok=1
+    "$bin/psctl" incidents --job "s$4" --json >"$work/$4.why" 2>&1 || ok=1
+    grep -q '"class"' "$work/$4.why" && ok=1
+    report "$4" $ok "$1 $3, $2 ranks"
+}
+
+wanted() {
+    [ -z "$only" ] || [ "$only" = "${1%%:*}" ]
+}
+
+# wrong SCENARIO RANKS CLASS TEXT...: it must fail with this class (`none`: with an error, and no incident is asked
+# for). Every text must be in the report, none that is given as !TEXT, and the place of every line marked @SCENARIO, and
+# of those given as @MARK.
+wrong() {
+    wanted "$1" && start check_wrong "$@"
+}
+
+# twin SCENARIO RANKS [slow|stopped]: it must succeed, without an incident.
 twin() {
-    local name=$1 ranks=$2 form=${3:-twin} ok=0 job
-    [ -z "$only" ] || [ "$only" = "$name" ] || return 0
-    job=t$((++number))
-    timeout 60 "$bin/psrun" --job $job -n "$ranks" --timeout 30s -- "$program" "$name" "$form" >"$work/out" 2>&1 || ok=1
-    "$bin/psctl" incidents --job $job --json >"$work/why" 2>&1 || ok=1
-    grep -q '"class"' "$work/why" && ok=1
-    result $ok "$name $form"
+    wanted "$1" && start check_twin "$1" "$2" "${3:-twin}"
 }
 
 wrong head_to_head 2 deadlock '"waits_for":1' '"tensor":"x"' 'psd_sendrecv'
@@ -89,6 +132,74 @@ for name in head_to_head reduce_and_send ring any_source; do
     twin $name 3 slow
     twin $name 3 stopped
 done
+
+# Point to point.
+p2p() {
+    wrong pipeline 2 deadlock "fwd1" "fwd0'" 'psd_sendrecv'
+    wrong pipeline:after=50 4 deadlock "fwd1" "fwd0'"
+    wrong pipeline:sub=1 3 deadlock "fwd1" "fwd0'"
+    wrong queue_order 2 deadlock '"tensor":"first"' @queue_order_cycle
+    wrong queue_order:missing=1:after=50 2 orphan last @queue_order_missing
+    wrong one_grad 2 orphan grad2
+    wrong one_grad:waits=1 3 deadlock grad2
+    wrong p2p_count 2 mismatch 'count 3' 'count 5'
+    wrong p2p_count:received=4:after=50 3 mismatch 'count 3' 'count 4'
+    wrong p2p_count:sent=100000:received=99999:sub=1 3 mismatch 'count 100000' 'count 99999'
+    wrong p2p_count:received=2 2 mismatch 'count 3' 'count 2'
+    wrong p2p_dtype 2 mismatch f32 i32
+    wrong p2p_dtype:count=50000:after=50 3 mismatch f32 i32
+    wrong prev_is_next 2 mismatch
+    wrong prev_is_next:rows=4000 2 mismatch
+}
+p2p
+for op in all_reduce reduce scatter gather all_gather reduce_scatter all_to_all broadcast; do
+    wrong disagree:op=$op:at=1 3 mismatch 'count 50' 'count 49'
+    wrong disagree:op=$op:what=kind:after=50 3 mismatch $op barrier
+    wrong disagree:op=$op:what=dtype:sub=1 4 mismatch f32 i32
+    wrong skip:op=$op:sizes=1 3 mismatch 'count 52' 'count 53'
+    # Who only receives from the root may leave without anybody waiting for it.
+    case $op in broadcast | scatter) ;; *) wrong skip:op=$op 3 orphan $op 'rank 1' ;; esac
+    twin disagree:op=$op:sub=1:after=50 4
+    twin skip:op=$op 3
+done
+for op in reduce scatter gather broadcast; do
+    wrong disagree:op=$op:what=root:at=2 3 mismatch root
+done
+for op in all_reduce reduce reduce_scatter; do
+    wrong disagree:op=$op:what=redop 3 mismatch sum max
+done
+wrong disagree:op=all_gather:at=2:count=40000 4 mismatch 'count 40000' 'count 39999'
+wrong tensor_order 3 mismatch i64 f16
+wrong splits 3 mismatch
+wrong splits:at=2:after=50 4 mismatch
+wrong skip:op=barrier:at=2 4 orphan barrier
+wrong missing_member:leaves=1 3 none 'rank 2'
+wrong member_lists:order=1 3 none 'rank 1' 'rank 0'
+wrong pull_first 2 none '"weight"' 'psd_table_open'
+wrong death 3 none 'rank 2' @death_dup
+wrong death:how=split 4 none 'rank 3' @death_split
+export PSD_EAGER_LIMIT=0
+wrong pipeline:count=4 2 deadlock "fwd1" "fwd0'"
+p2p
+for name in pipeline:count=4 queue_order p2p_count prev_is_next one_grad:waits=1 missing_member; do
+    twin $name 3
+    twin $name 3 slow
+    twin $name 3 stopped
+done
+unset PSD_EAGER_LIMIT
+# Twins of the above: the same calls, in a working order; also with a rank that is late.
+for name in pipeline pipeline:batch=1:after=50 queue_order p2p_count p2p_dtype prev_is_next one_grad:waits=1 tensor_order splits \
+    skip:sizes=1 disagree:op=reduce missing_member member_lists death pull_first; do
+    twin $name 4
+    twin $name 3 slow
+    twin $name 3 stopped
+done
+for pid in $(jobs -pr); do
+    [ "$pid" = "$psd" ] || wait "$pid"
+done
+passed=$(cat "$work"/*.result | grep -c '^ok$')
+failed=$((number - passed))
+cat "$work"/*.result | grep -v '^ok$'
 sort -n "$work/times" 2>/dev/null | awk '{ t[NR] = $1; late += $1 >= 1 }
     END { if (NR) printf "from the last block to the error that explains it, %d runs: median %.3f s, largest %.3f s; 1 s or more: %d\n",
                          NR, t[int((NR + 1) / 2)], t[NR], late }'

@@ -1,47 +1,50 @@
 /* Small programs that hang or disagree, and their legal twins, as ranks of one job.
- *     scenario NAME wrong|twin|slow|stopped
+ *     scenario NAME wrong|twin|slow|stopped [KEY=VALUE...]
+ * KEY: what a scenario asks for, and of all: after=N, so many good operations come first; sub=1, in a group of the
+ * ranks but the first, in reverse order.
  * slow: the twin, with a rank that computes for two seconds first. stopped: with one that SIGSTOP holds for so long.
  * Comments of the form @NAME mark the lines that a report must name. Exit: 0 every call succeeded, 7 a call failed, with
  * its text on stdout. */
 #define _POSIX_C_SOURCE 200809L
 
-#include <psd.h>
 #include <signal.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#define MANY 100000 /* elements of a tensor whose send waits for its receive */
+#include "tests/scenarios/scenario.h"
 
-static psd_ctx *ctx;
-static int32_t rank, size;
-static bool wrong;
-static float memory[4][MANY];
+psd_ctx *ctx;
+psd_group group;
+int32_t rank, size, world_rank;
+bool wrong;
+float memory[4][MANY];
 
-static double seconds(void)
+static char **parameters;
+
+double seconds(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* A call that fails tells how long it was in psd: run.sh makes the time to the verdict of it. */
-#define TRY(call)                                                                                            \
-    do {                                                                                                     \
-        double begun_ = seconds();                                                                           \
-        if ((call) != PSD_OK) {                                                                              \
-            printf("rank %d: failed after %.3f s\n", rank, seconds() - begun_);                              \
-            printf("rank %d: %s\n", rank, psd_last_error());                                                 \
-            fflush(stdout);                                                                                  \
-            psd_finalize(&ctx);                                                                              \
-            exit(7);                                                                                         \
-        }                                                                                                    \
-    } while (0)
+long parameter(const char *name, long otherwise)
+{
+    const char *text = parameter_text(name, NULL);
+    return text == NULL ? otherwise : strtol(text, NULL, 10);
+}
 
-static psd_tensor tensor(int which, int64_t count, const char *name)
+const char *parameter_text(const char *name, const char *otherwise)
+{
+    size_t length = strlen(name);
+    for (char **at = parameters; *at != NULL; at++)
+        if (strncmp(*at, name, length) == 0 && (*at)[length] == '=')
+            return *at + length + 1;
+    return otherwise;
+}
+
+psd_tensor tensor(int which, int64_t count, const char *name)
 {
     return psd_tensor_1d(memory[which], count, PSD_F32, name);
 }
@@ -237,10 +240,7 @@ static void stop(void)
     raise(SIGSTOP);
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} scenarios[] = {
+static const scenario first[] = {
     {"head_to_head", head_to_head},
     {"both_receive", both_receive},
     {"lonely_batch", lonely_batch},
@@ -255,24 +255,65 @@ static const struct {
     {"tags", tags},
     {"ring", ring},
     {"any_source", any_source},
+    {NULL, NULL},
 };
+
+static const scenario *const tables[] = {first, scenarios_p2p, scenarios_collectives, scenarios_groups};
+
+static void run(const char *name)
+{
+    for (size_t t = 0; t < sizeof tables / sizeof tables[0]; t++)
+        for (const scenario *s = tables[t]; s->name != NULL; s++)
+            if (strcmp(s->name, name) == 0)
+                s->run();
+}
+
+/* The ranks but the first, backwards. */
+static void make_subgroup(void)
+{
+    int32_t members[64];
+    if (world_rank == 0)
+        return;
+    for (int32_t i = 0; i < size - 1; i++)
+        members[i] = size - 1 - i;
+    TRY(psd_group_new(ctx, members, size - 1, &group));
+    rank = size - 1 - world_rank;
+    size--;
+}
+
+static void prefix(void)
+{
+    psd_tensor x = tensor(0, 100, "before"), y = tensor(1, 100, "before");
+    int32_t next = (rank + 1) % size, before = (rank + size - 1) % size;
+    for (long i = parameter("after", 0); i > 0; i--) {
+        TRY(psd_all_reduce(ctx, group, &x, &x, PSD_MAX, NULL));
+        TRY(psd_sendrecv(ctx, group, &x, next, &y, before, NULL));
+    }
+}
 
 int main(int argc, char **argv)
 {
-    if (argc != 3 || psd_init(NULL, &ctx) != PSD_OK) {
-        printf("scenario: %s\n", argc != 3 ? "usage: scenario NAME wrong|twin" : psd_last_error());
+    if (argc < 3 || psd_init(NULL, &ctx) != PSD_OK) {
+        printf("scenario: %s\n",
+               argc < 3 ? "usage: scenario NAME wrong|twin|slow|stopped [KEY=VALUE...]" : psd_last_error());
         return 2;
     }
-    rank = psd_rank(ctx);
+    parameters = &argv[3];
+    rank = world_rank = psd_rank(ctx);
     size = psd_world_size(ctx);
+    group = PSD_WORLD;
     wrong = strcmp(argv[2], "wrong") == 0;
-    if (strcmp(argv[2], "slow") == 0 && rank == 0)
+    bool is_sub = parameter("sub", 0) != 0;
+    if (is_sub)
+        make_subgroup();
+    if (!is_sub || world_rank != 0)
+        prefix();
+    if (strcmp(argv[2], "slow") == 0 && world_rank == 0)
         compute();
-    if (strcmp(argv[2], "stopped") == 0 && rank == size - 1)
+    if (strcmp(argv[2], "stopped") == 0 && world_rank == psd_world_size(ctx) - 1)
         stop();
-    for (size_t i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++)
-        if (strcmp(scenarios[i].name, argv[1]) == 0)
-            scenarios[i].run();
+    if (!is_sub || world_rank != 0)
+        run(argv[1]);
     psd_finalize(&ctx);
     return 0;
 }

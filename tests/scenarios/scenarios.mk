@@ -1,6 +1,6 @@
 # Programs that hang or disagree, with real processes.
 SCENARIO := $(BUILD)/tests/scenarios/scenario
-$(SCENARIO): $(call obj,tests/scenarios/scenario.c) $(BUILD)/lib/libpsd.so
+$(SCENARIO): $(call obj,$(wildcard tests/scenarios/*.c)) $(BUILD)/lib/libpsd.so
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) -L$(BUILD)/lib -lpsd -lm '-Wl,-rpath,$$ORIGIN/../../lib'
