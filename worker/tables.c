@@ -312,7 +312,11 @@ static psd_status enter(PSD_AT, const char *verb, psd_ctx *ctx, psd_table handle
     if (ctx->tables != NULL)
         t = psd_handles_acquire(&ctx->tables->handles, handle.index, handle.generation);
     if (t == NULL)
-        return psd_error_set(file, line, PSD_ERR_STALE, "%s: the table was closed or never opened", verb);
+        return psd_error_set(file, line, PSD_ERR_STALE,
+                             "%s: the table was closed or never opened: every trainer opens it first, with "
+                             "psd_table_open and the "
+                             "initial values",
+                             verb);
     pthread_mutex_lock(&t->lock);
     if (t->failed == PSD_OK) {
         *out = t;
@@ -386,6 +390,12 @@ psd_status psd_table_pull_at(PSD_AT, psd_ctx *ctx, psd_table handle, psd_tensor 
 {
     table *t = NULL;
     psd_status status = enter(file, line, "psd_table_pull", ctx, handle, &t);
+    if (status == PSD_ERR_STALE && params != NULL && count > 0)
+        return psd_error_set(
+            file, line, status,
+            "psd_table_pull of %d parameters, the first \"%s\": the table was closed or never "
+            "opened: every trainer opens it first, with psd_table_open and the initial values",
+            count, params[0].name == NULL ? "" : params[0].name);
     if (status != PSD_OK)
         return status;
     status = table_check_tensors(file, line, "psd_table_pull", ctx, t, "parameter", params, count);
