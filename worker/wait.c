@@ -152,6 +152,7 @@ static psd_status queue_claimed(PSD_AT, const char *verb, psd_ctx *ctx, psd_work
     psd_time_ns begun = psd_now_ns();
     psd_status status = queue_on(ctx, slot, stream, deadline);
     if (status == PSD_OK) {
+        slot->stream = stream; /* where it is to be found from now on */
         work_detach(ctx, slot);
         return PSD_OK;
     }

@@ -32,7 +32,7 @@ typedef struct psd_work_slot {
     const char *file;
     int line;
     /* ---- only where there are streams */
-    void *stream;   /* the operation's own */
+    void *stream;   /* the operation's own; once detached, the one that waits for it */
     int32_t source; /* of its last receive; -1: none */
     struct psd_work_slot *next_detached, *previous_detached;
 } psd_work_slot;
@@ -57,7 +57,7 @@ psd_work psd_work_publish(psd_work_slot *slot);
 /* Blocks until no detached operation on this group (NULL: on any) is left, or until each that is left is well past its
  * own deadline: then PSD_ERR_TIMEOUT. */
 psd_status psd_works_drain(psd_works *works, const psd_group_slot *group);
-/* The records of detached operations on this stream, the newest `capacity` of them; returns how many there are. */
+/* The records of detached operations that this stream waits for, the newest `capacity` of them; returns how many there are. */
 int32_t psd_works_on_stream(psd_works *works, const void *stream, uint64_t *seqs, int32_t capacity);
 
 /* At finalize: warns of works never waited for, waits briefly for them, breaks the groups of those that

@@ -4,6 +4,7 @@
 #include <psd.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { COUNT = 1000, NON_BLOCKING = 1 };
 
@@ -98,19 +99,23 @@ static void another_stream(psd_tensor *t, const psd_opts *first, const psd_opts 
 }
 
 /* Rank 1 comes late to an operation that rank 0 has queued: only who waits for the data notices. */
-static void late_peer(psd_tensor *t, const psd_opts *opts)
+static void late_peer(psd_tensor *t, const psd_opts *opts, const psd_opts *other)
 {
+    psd_work work;
     psd_group apart;
     OK(psd_group_dup(ctx, PSD_WORLD, &apart));
     set(t, 5, opts);
     if (rank == 0) {
-        OK(psd_all_reduce(ctx, apart, t, t, PSD_SUM, opts));
-        CHECK(psd_stream_synchronize(ctx, opts->stream, 50) == PSD_ERR_TIMEOUT);
+        OK(psd_iall_reduce(ctx, apart, t, t, PSD_SUM, opts, &work));
+        OK(psd_wait_stream(ctx, work, other->stream, 0));
+        OK(psd_stream_synchronize(ctx, opts->stream, 0)); /* only the other stream waits */
+        CHECK(psd_stream_synchronize(ctx, other->stream, 50) == PSD_ERR_TIMEOUT);
+        CHECK(strstr(psd_last_error(), "with 1 operations of psd on it") != NULL);
     }
     meet();
     if (rank == 1)
         OK(psd_all_reduce(ctx, apart, t, t, PSD_SUM, opts));
-    OK(psd_stream_synchronize(ctx, opts->stream, 0));
+    OK(psd_stream_synchronize(ctx, rank == 0 ? other->stream : opts->stream, 0));
     CHECK(holds(t, 10, opts));
     /* A group goes once what was waited for on a stream is through the device. */
     OK(psd_all_reduce(ctx, apart, t, t, PSD_SUM, opts));
@@ -166,7 +171,7 @@ int main(void)
         list[i] = alloc();
     own_stream(&list[0], &first);
     another_stream(&list[0], &first, &second);
-    late_peer(&list[0], &first);
+    late_peer(&list[0], &first, &second);
     buckets(list, &first, &second);
     many(list, &first, &second);
     /* Left in flight, waited for on its stream: psd_finalize waits until the device is through. */

@@ -244,6 +244,21 @@ static void peer_dies(rank_run *r)
     ranks_close(r);
 }
 
+/* A call of CUDA's own that fails says CUDA's reason, not NCCL's. */
+static void cuda_error(rank_run *r)
+{
+    int32_t host[4] = {0};
+    psd_request *request = NULL;
+    ranks_open(r);
+    psd_backend_group *g = ranks_world(r, 1);
+    psd_op op = ranks_op(PSD_OP_SCATTER, PSD_I32, 4, ranks_alloc(r, sizeof host), host);
+    op.root = 0;
+    CHECK(r->ops->start(g, &op, &request) == PSD_OK);
+    check_broken(r, g, request, PSD_ERR_IO, "CUDA: cudaMemcpyAsync: invalid argument (cudaErrorInvalidValue)");
+    r->ops->group_close(g);
+    ranks_close(r);
+}
+
 /* A rank that closes a group long before the others, and the context with it. */
 static void leaves_early(rank_run *r)
 {
@@ -362,6 +377,7 @@ int main(int argc, char **argv)
         {.name = "async_error", .ranks = 2, .run = async_error, .env = {"PSD_GPUSIM_ASYNC_ERROR=1:5"}},
         {.name = "deadline", .ranks = 2, .run = deadline},
         {.name = "peer_dies", .ranks = 2, .run = peer_dies, .may_end = {false, true}},
+        {.name = "cuda_error", .ranks = 1, .run = cuda_error},
         {.name = "leaves_early", .ranks = 2, .run = leaves_early},
         {.name = "memory", .ranks = 1, .run = memory},
         {.name = "out_of_memory", .ranks = 1, .run = out_of_memory},

@@ -203,8 +203,9 @@ static void abort_comm(psd_backend_group *g)
             uncount_comm(g);
         return;
     }
+    bool broken = group_status(g) != PSD_OK; /* only then its text stays as it is */
     engine_log(b, PSD_LOG_INFO, "group %u, rank %d: its communicator is aborted%s%s", g->id, g->rank,
-               group_status(g) != PSD_OK ? ": " : "", g->text);
+               broken ? ": " : "", broken ? g->text : "");
     g->stage = STAGE_FAREWELL;
     farewell_begin(g, true, psd_deadline_ns(psd_now_ns(), b->abort_ms));
 }
@@ -365,13 +366,13 @@ bool comm_drive(psd_backend_group *g, bool thorough)
         look_at_links(g);
         if (group_status(g) == PSD_OK)
             look_for_leavers(g, now);
-        if (group_status(g) == PSD_OK)
-            pump_deadlines(g, now);
     }
     bool broken = group_status(g) != PSD_OK;
     if (broken && g->stage < STAGE_FINALIZE)
         drive_broken(g);
     bool waits = drive_stage(g, now);
+    if (thorough && group_status(g) == PSD_OK)
+        pump_deadlines(g, now); /* of what is not done even now: this thread may have been away for long */
     if (group_status(g) != PSD_OK && g->stage == STAGE_OVER)
         pump_fail(g);
     bool closed = atomic_load_explicit(&g->is_closed, memory_order_acquire);

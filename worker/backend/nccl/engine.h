@@ -227,9 +227,13 @@ void pump_fail(psd_backend_group *g);             /* ends all requests with the 
 void pump_deadlines(psd_backend_group *g, psd_time_ns now);
 
 /* ---- launch.c */
-/* Queues these requests as one unit on the group's stream. On an error `text` says it; ncclInProgress is none. drive is
- * held. */
-ncclResult_t launch(psd_backend_group *g, list *requests, char *text, size_t text_bytes);
+typedef struct launch_failure {
+    const char *what; /* the call */
+    cudaError_t cuda; /* its error if it was CUDA's; else cudaSuccess */
+} launch_failure;
+/* Queues these requests as one unit on the group's stream. On an error `failure` is written; ncclInProgress is none. drive
+ * is held. */
+ncclResult_t launch(psd_backend_group *g, list *requests, launch_failure *failure);
 
 /* ---- group.c */
 /* Breaks the group, once. `tell`: psd is told. Any lock but `lock` may be held. */

@@ -63,14 +63,14 @@ bool follow(psd_request *r, void *stream)
         r->is_followed = true;
         return true;
     }
-    if (r->is_followed)
-        follow_end(r);
     follower *f = find(g, stream);
     if (f == NULL)
         f = make(g, stream);
     if (f == NULL)
         return false;
     f->count++;
+    if (r->is_followed)
+        follow_end(r); /* the stream before it */
     r->follower = stream;
     r->is_followed = true;
     if (group_status(g) != PSD_OK)

@@ -82,7 +82,7 @@ __device__ __forceinline__ void store<WIDE>(void *data, psd_dtype dtype, int64_t
     }
 }
 
-/* Calls one(i) for each group of N elements below `whole`, N at a time, and for each element of the rest. */
+/* f.run<WIDE>(i) for each whole group of WIDE elements, and f.run<1>(i) for each element of the rest. */
 template <typename F> __device__ __forceinline__ void for_each(int64_t count, bool is_wide, const F &f)
 {
     int64_t thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -253,9 +253,11 @@ __global__ void __launch_bounds__(THREADS) copy_box(element_box box, U *array, U
     kernel<<<blocks, threads, 0, (cudaStream_t)(stream)>>>(__VA_ARGS__)
 #endif
 
-/* The calling thread's current device while a kernel is launched on another. */
+/* The calling thread's current device while a kernel is launched on another. A launch tells its error only as the thread's
+ * last one, which must not be an earlier call's. */
 static int enter(int32_t device, int *before)
 {
+    (void)cudaGetLastError();
     int error = (int)cudaGetDevice(before);
     if (error == 0 && *before != device)
         error = (int)cudaSetDevice(device);

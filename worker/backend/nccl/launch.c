@@ -11,6 +11,7 @@ typedef struct launching {
     psd_backend_group *g;
     const nccl_api *nccl;
     ncclResult_t result;
+    cudaError_t cuda; /* of our own call, if that is what failed */
     const char *what;
     uint64_t sent, received; /* bytes */
 } launching;
@@ -20,6 +21,15 @@ static void note(launching *l, const char *what, ncclResult_t result)
     if (l->result != ncclSuccess || result == ncclSuccess || result == ncclInProgress)
         return;
     l->result = result;
+    l->what = what;
+}
+
+static void note_cuda(launching *l, const char *what, cudaError_t error)
+{
+    if (l->result != ncclSuccess || error == cudaSuccess)
+        return;
+    l->result = ncclUnhandledCudaError;
+    l->cuda = error;
     l->what = what;
 }
 
@@ -104,8 +114,8 @@ static void copy_own(launching *l, void *out, const void *in, size_t bytes)
     const cudart_api *cuda = &l->g->backend->libs.cuda;
     if (bytes == 0 || out == in || l->result != ncclSuccess)
         return;
-    if (cuda->cudaMemcpyAsync(out, in, bytes, cudaMemcpyDeviceToDevice, l->g->stream) != cudaSuccess)
-        note(l, "cudaMemcpyAsync", ncclUnhandledCudaError);
+    note_cuda(l, "cudaMemcpyAsync",
+              cuda->cudaMemcpyAsync(out, in, bytes, cudaMemcpyDeviceToDevice, l->g->stream));
 }
 
 static void launch_scatter(launching *l, const psd_op *op)
@@ -232,15 +242,14 @@ static void wait_for_callers(launching *l, list *requests)
     const cudart_api *cuda = &l->g->backend->libs.cuda;
     for (list *node = requests->next; node != requests && l->result == ncclSuccess; node = node->next) {
         const psd_request *r = LIST_ENTRY(node, psd_request, node);
-        if (cuda->cudaStreamWaitEvent(l->g->stream, r->event, 0) != cudaSuccess)
-            note(l, "cudaStreamWaitEvent", ncclUnhandledCudaError);
+        note_cuda(l, "cudaStreamWaitEvent", cuda->cudaStreamWaitEvent(l->g->stream, r->event, 0));
     }
 }
 
-ncclResult_t launch(psd_backend_group *g, list *requests, char *text, size_t text_bytes)
+ncclResult_t launch(psd_backend_group *g, list *requests, launch_failure *failure)
 {
     psd_backend *b = g->backend;
-    launching l = {.g = g, .nccl = &b->libs.nccl, .result = ncclSuccess};
+    launching l = {.g = g, .nccl = &b->libs.nccl, .result = ncclSuccess, .cuda = cudaSuccess};
     int before = device_enter(&b->device);
     wait_for_callers(&l, requests);
     if (l.result == ncclSuccess) {
@@ -253,7 +262,7 @@ ncclResult_t launch(psd_backend_group *g, list *requests, char *text, size_t tex
             l.result = end; /* perhaps ncclInProgress */
     }
     if (l.result != ncclSuccess && l.result != ncclInProgress)
-        libs_nccl_text(l.nccl, l.what, l.result, text, text_bytes);
+        *failure = (launch_failure){l.what, l.cuda};
     atomic_fetch_add_explicit(&b->bytes_sent, l.sent, memory_order_relaxed);
     atomic_fetch_add_explicit(&b->bytes_received, l.received, memory_order_relaxed);
     device_leave(&b->device, before);

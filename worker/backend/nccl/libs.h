@@ -23,6 +23,7 @@
     X(cudaError_t, cudaSetDevice, (int))                                                                     \
     X(cudaError_t, cudaGetDevice, (int *))                                                                   \
     X(cudaError_t, cudaDeviceGetPCIBusId, (char *, int, int))                                                \
+    X(cudaError_t, cudaDeviceSynchronize, (void))                                                            \
     X(cudaError_t, cudaMemGetInfo, (size_t *, size_t *))                                                     \
     X(cudaError_t, cudaMalloc, (void **, size_t))                                                            \
     X(cudaError_t, cudaFree, (void *))                                                                       \

@@ -16,8 +16,14 @@ typedef struct region {
 
 /* -------------------------------------------------------------------------------------------------- waiting */
 
-/* The group that broke last, since `breaks` were counted; PSD_OK: none. */
-static psd_status find_break(psd_backend *b, uint32_t breaks, char *why, size_t why_bytes)
+/* What ends a wait for a stream besides the stream. */
+typedef struct patience {
+    psd_time_ns deadline;
+    bool heeds_groups; /* a group that breaks does: the stream may wait for its operations */
+} patience;
+
+/* The group that broke last of those that did since `begun`, when `breaks` were counted; PSD_OK: none. */
+static psd_status find_break(psd_backend *b, uint32_t breaks, psd_time_ns begun, char *why, size_t why_bytes)
 {
     const psd_backend_group *latest = NULL;
     psd_status status = PSD_OK;
@@ -26,7 +32,8 @@ static psd_status find_break(psd_backend *b, uint32_t breaks, char *why, size_t 
     pthread_mutex_lock(&b->lock);
     for (const list *node = b->groups.next; node != &b->groups; node = node->next) {
         const psd_backend_group *g = LIST_ENTRY(node, psd_backend_group, node);
-        if (group_status(g) != PSD_OK && (latest == NULL || g->broken_at > latest->broken_at))
+        if (group_status(g) != PSD_OK && g->broken_at >= begun &&
+            (latest == NULL || g->broken_at > latest->broken_at))
             latest = g;
     }
     if (latest != NULL) {
@@ -39,12 +46,12 @@ static psd_status find_break(psd_backend *b, uint32_t breaks, char *why, size_t 
 
 /* Until all that is on the stream now is done. By looking, not by cudaStreamSynchronize, which would not come back from a
  * stream that waits for a rank that has failed. The device is current. */
-static psd_status drain(psd_backend *b, cudaStream_t stream, psd_time_ns deadline, char *why,
-                        size_t why_bytes)
+static psd_status drain(psd_backend *b, cudaStream_t stream, patience until, char *why, size_t why_bytes)
 {
     const cudart_api *cuda = &b->libs.cuda;
     char text[LIBS_TEXT];
     cudaEvent_t event = NULL;
+    psd_time_ns begun = psd_now_ns(); /* before `breaks`: see find_break */
     uint32_t breaks = atomic_load(&b->breaks);
     request_press_all(b);
     psd_status status = PSD_OK;
@@ -62,18 +69,19 @@ static psd_status drain(psd_backend *b, cudaStream_t stream, psd_time_ns deadlin
             break;
         error = cudaSuccess;
         engine_try(b, NULL);
-        status = find_break(b, breaks, why, why_bytes);
-        if (status == PSD_OK && psd_now_ns() >= deadline) {
+        if (until.heeds_groups)
+            status = find_break(b, breaks, begun, why, why_bytes);
+        if (status == PSD_OK && psd_now_ns() >= until.deadline) {
             snprintf(why, why_bytes, "what is queued on the stream has not ended");
             status = PSD_ERR_TIMEOUT;
         }
-        engine_pause(&round, deadline);
+        engine_pause(&round, until.deadline);
     }
     if (error != cudaSuccess) {
         snprintf(why, why_bytes, "%s", libs_cuda_text(cuda, what, error, text, sizeof text));
         status = PSD_ERR_IO;
     }
-    if (status != PSD_ERR_TIMEOUT) {
+    if (until.heeds_groups && status != PSD_ERR_TIMEOUT) {
         pthread_mutex_lock(&b->lock);
         psd_status aborted = follow_take(b, stream, why, why_bytes);
         pthread_mutex_unlock(&b->lock);
@@ -87,7 +95,7 @@ static psd_status drain(psd_backend *b, cudaStream_t stream, psd_time_ns deadlin
 psd_status memory_stream_sync(psd_backend *b, void *stream, psd_time_ns deadline, char *why, size_t why_bytes)
 {
     int before = device_enter(&b->device);
-    psd_status status = drain(b, stream, deadline, why, why_bytes);
+    psd_status status = drain(b, stream, (patience){deadline, true}, why, why_bytes);
     device_leave(&b->device, before);
     return status;
 }
@@ -102,20 +110,26 @@ static cudaError_t take(psd_backend *b, size_t bytes, region *r)
     return r->by_nccl ? cudaSuccess : b->libs.cuda.cudaMalloc(&r->data, bytes);
 }
 
+/* cudaFree waits until the device is through with what may use the memory; ncclMemFree unmaps it at once, under whatever
+ * still runs. */
 static void give(psd_backend *b, const region *r)
 {
-    if (r->by_nccl)
+    if (r->by_nccl) {
+        (void)b->libs.cuda.cudaDeviceSynchronize();
         (void)b->libs.nccl.ncclMemFree(r->data);
-    else
+    } else {
         (void)b->libs.cuda.cudaFree(r->data);
+    }
 }
 
+/* On a stream where no operation of a group ever is. */
 static psd_status zero(psd_backend *b, void *data, size_t bytes)
 {
     char why[PSD_MAX_TEXT] = "";
     if (b->libs.cuda.cudaMemsetAsync(data, 0, bytes, b->memory_stream) != cudaSuccess)
         return PSD_ERR_IO;
-    psd_status status = drain(b, b->memory_stream, psd_deadline_ns(psd_now_ns(), ZERO_MS), why, sizeof why);
+    patience until = {psd_deadline_ns(psd_now_ns(), ZERO_MS), false};
+    psd_status status = drain(b, b->memory_stream, until, why, sizeof why);
     if (status != PSD_OK)
         engine_log(b, PSD_LOG_WARN, "memory of the device could not be zeroed: %s", why);
     return status;
@@ -199,6 +213,7 @@ psd_status memory_copy(psd_backend *b, void *dst, const void *src, size_t bytes,
 {
     char text[LIBS_TEXT];
     psd_status status = PSD_OK;
+    const patience until = {deadline, true};
     bool to_host = device_owns(&b->device, dst, text, sizeof text) != PSD_OK;
     bool from_host = device_owns(&b->device, src, text, sizeof text) != PSD_OK;
     enum cudaMemcpyKind kind = to_host     ? cudaMemcpyDeviceToHost
@@ -207,7 +222,7 @@ psd_status memory_copy(psd_backend *b, void *dst, const void *src, size_t bytes,
     int before = device_enter(&b->device);
     /* A copy of host memory may block until the stream comes to it, so it comes when the stream is free. */
     if (to_host || from_host)
-        status = drain(b, stream, deadline, why, why_bytes);
+        status = drain(b, stream, until, why, why_bytes);
     if (status != PSD_OK)
         goto out;
     cudaError_t error = b->libs.cuda.cudaMemcpyAsync(dst, src, bytes, kind, stream);
@@ -216,7 +231,7 @@ psd_status memory_copy(psd_backend *b, void *dst, const void *src, size_t bytes,
                  libs_cuda_text(&b->libs.cuda, "cudaMemcpyAsync", error, text, sizeof text));
         status = PSD_ERR_IO;
     } else if (to_host || from_host) {
-        status = drain(b, stream, deadline, why, why_bytes);
+        status = drain(b, stream, until, why, why_bytes);
     }
 out:
     device_leave(&b->device, before);

@@ -1,8 +1,8 @@
 /* From a group's queue to the device and back.
  *
- * Lone sends and receives are held until somebody waits, something else is started on the group, or their caller is
- * busy elsewhere (HOLD_NS), and then go as one group call: on the communicator's one stream each would otherwise block the next until its partner
- * comes, and two ranks that both send first and receive second would wait for ever. */
+ * Lone sends and receives are held until somebody waits, something else is started on the group, or their caller is busy
+ * elsewhere (HOLD_CPU_NS, HOLD_NS), and then go as one group call: on the communicator's one stream each would otherwise
+ * block the next until its partner comes, and two ranks that both send first and receive second would wait for ever. */
 #include "worker/backend/nccl/engine.h"
 
 #include <stdio.h>
@@ -168,19 +168,23 @@ static bool issue(psd_backend_group *g, psd_time_ns now, bool *is_held)
 {
     list unit;
     char said[LIBS_TEXT];
+    launch_failure failure;
     list_init(&unit);
     if (g->flying_count >= MOST_FLYING)
         return false;
     take_unit(g, &unit, now, is_held);
     if (list_empty(&unit))
         return false;
-    ncclResult_t result = launch(g, &unit, said, sizeof said);
+    ncclResult_t result = launch(g, &unit, &failure);
     for (list *node; (node = list_take(&unit)) != NULL;)
         list_append(&g->issued, node);
     if (result == ncclSuccess || result == ncclInProgress)
         g->in_progress = true; /* settle() asks */
+    else if (failure.cuda != cudaSuccess)
+        break_cuda(g, failure.cuda, failure.what);
     else
-        break_nccl(g, result, said);
+        break_nccl(g, result,
+                   libs_nccl_text(&g->backend->libs.nccl, failure.what, result, said, sizeof said));
     return true;
 }
 

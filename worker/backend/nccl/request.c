@@ -239,10 +239,12 @@ psd_status request_start_warm_up(psd_backend_group *g)
     psd_request *r = request_take(b);
     if (r == NULL)
         return PSD_ERR_NOMEM;
-    psd_op op = {.kind = PSD_OP_BARRIER, .root = -1, .deadline = PSD_NEVER, .label = "warm-up"};
+    psd_op op = {.kind = PSD_OP_BARRIER,
+                 .root = -1,
+                 .deadline = PSD_NEVER,
+                 .label = "warm-up",
+                 .stream = g->stream};
     (void)copy_op(r, g, &op); /* it has nothing that needs memory */
-    op.stream = g->stream;
-    r->op.stream = g->stream;
     r->is_internal = true;
     r->is_detached = true;
     psd_status status = mark_start(b, r);
@@ -395,13 +397,15 @@ psd_status request_stream_wait(psd_request *r, void *stream, psd_time_ns deadlin
             return PSD_ERR_TIMEOUT;
         engine_pause(&round, deadline);
     }
-    if (is_done(r) && r->result.status != PSD_OK)
-        return r->result.status;
     pthread_mutex_lock(&b->lock);
-    bool followed = follow(r, stream);
+    psd_status status = PSD_OK;
+    if (atomic_load_explicit(&r->is_done, memory_order_relaxed) && r->result.status != PSD_OK)
+        status = r->result.status;
+    else if (!follow(r, stream))
+        status = PSD_ERR_NOMEM;
     pthread_mutex_unlock(&b->lock);
-    if (!followed)
-        return PSD_ERR_NOMEM;
+    if (status != PSD_OK)
+        return status;
     int before = device_enter(&b->device);
     cudaError_t error = b->libs.cuda.cudaStreamWaitEvent(stream, r->event, 0);
     device_leave(&b->device, before);
