@@ -147,7 +147,11 @@ typedef struct psd_msg_heartbeat {
     uint64_t bytes_received;
     uint64_t pool_bytes;     /* held of psd_tensor_alloc */
     uint64_t resident_bytes; /* of the process */
-    psd_current_op current;  /* the oldest unfinished operation */
+    /* What the groups of a device backend take; communicator_budget 0: the backend has none. */
+    uint64_t communicator_bytes; /* about */
+    uint32_t communicators;
+    uint32_t communicator_budget;
+    psd_current_op current; /* the oldest unfinished operation */
 } psd_msg_heartbeat;
 
 typedef enum psd_group_how {

@@ -87,6 +87,9 @@ static bool read_heartbeat(psd_reader *r, const Psdpb__Heartbeat *in, psd_msg_he
     out->bytes_received = in->bytes_received;
     out->pool_bytes = in->pool_bytes;
     out->resident_bytes = in->resident_bytes;
+    out->communicator_bytes = in->communicator_bytes;
+    out->communicators = in->communicators;
+    out->communicator_budget = in->communicator_budget;
     if (in->current == NULL) {
         out->current.peer = -1;
         return true;

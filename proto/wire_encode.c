@@ -139,6 +139,9 @@ static bool write_heartbeat(writer *w, const psd_msg_heartbeat *in, Psdpb__Heart
     out->bytes_received = in->bytes_received;
     out->pool_bytes = in->pool_bytes;
     out->resident_bytes = in->resident_bytes;
+    out->communicator_bytes = in->communicator_bytes;
+    out->communicators = in->communicators;
+    out->communicator_budget = in->communicator_budget;
     if (op->kind == 0)
         return true;
     psdpb__current_op__init(&w->current);

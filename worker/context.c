@@ -118,6 +118,17 @@ static uint64_t resident_bytes(void)
     return (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
+static void tell_usage(const psd_ctx *ctx, psd_msg_heartbeat *out)
+{
+    psd_backend_usage usage = {0};
+    if (ctx->ops->usage == NULL)
+        return;
+    ctx->ops->usage(ctx->backend, &usage);
+    out->communicators = (uint32_t)usage.communicators;
+    out->communicator_budget = (uint32_t)usage.most_communicators;
+    out->communicator_bytes = usage.communicator_bytes;
+}
+
 static void fill_heartbeat(void *owner, psd_msg_heartbeat *out)
 {
     psd_ctx *ctx = owner;
@@ -125,6 +136,7 @@ static void fill_heartbeat(void *owner, psd_msg_heartbeat *out)
     out->ops = psd_record_done(&ctx->recorder);
     out->pool_bytes = (uint64_t)psd_pool_held(&ctx->pool);
     out->resident_bytes = resident_bytes();
+    tell_usage(ctx, out);
     psd_record_current(&ctx->recorder, psd_now_ns(), &out->current);
     psd_plans_tell(ctx);
 }

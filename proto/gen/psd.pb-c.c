@@ -2405,7 +2405,7 @@ const ProtobufCMessageDescriptor psdpb__current_op__descriptor =
   (ProtobufCMessageInit) psdpb__current_op__init,
   NULL,NULL,NULL    /* reserved[123] */
 };
-static const ProtobufCFieldDescriptor psdpb__heartbeat__field_descriptors[7] =
+static const ProtobufCFieldDescriptor psdpb__heartbeat__field_descriptors[10] =
 {
   {
     "epoch",
@@ -2491,10 +2491,49 @@ static const ProtobufCFieldDescriptor psdpb__heartbeat__field_descriptors[7] =
     0,             /* flags */
     0,NULL,NULL    /* reserved1,reserved2, etc */
   },
+  {
+    "communicator_bytes",
+    8,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_UINT64,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__Heartbeat, communicator_bytes),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "communicators",
+    9,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_UINT32,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__Heartbeat, communicators),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "communicator_budget",
+    10,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_UINT32,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__Heartbeat, communicator_budget),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
 };
 static const unsigned psdpb__heartbeat__field_indices_by_name[] = {
   3,   /* field[3] = bytes_received */
   2,   /* field[2] = bytes_sent */
+  9,   /* field[9] = communicator_budget */
+  7,   /* field[7] = communicator_bytes */
+  8,   /* field[8] = communicators */
   6,   /* field[6] = current */
   0,   /* field[0] = epoch */
   1,   /* field[1] = ops */
@@ -2504,7 +2543,7 @@ static const unsigned psdpb__heartbeat__field_indices_by_name[] = {
 static const ProtobufCIntRange psdpb__heartbeat__number_ranges[1 + 1] =
 {
   { 1, 0 },
-  { 0, 7 }
+  { 0, 10 }
 };
 const ProtobufCMessageDescriptor psdpb__heartbeat__descriptor =
 {
@@ -2514,7 +2553,7 @@ const ProtobufCMessageDescriptor psdpb__heartbeat__descriptor =
   "Psdpb__Heartbeat",
   "psdpb",
   sizeof(Psdpb__Heartbeat),
-  7,
+  10,
   psdpb__heartbeat__field_descriptors,
   psdpb__heartbeat__field_indices_by_name,
   1,  psdpb__heartbeat__number_ranges,

@@ -255,10 +255,16 @@ struct  Psdpb__Heartbeat
    * absent: no operation
    */
   Psdpb__CurrentOp *current;
+  uint64_t communicator_bytes;
+  uint32_t communicators;
+  /*
+   * 0: the backend has no communicators
+   */
+  uint32_t communicator_budget;
 };
 #define PSDPB__HEARTBEAT__INIT \
  { PROTOBUF_C_MESSAGE_INIT (&psdpb__heartbeat__descriptor) \
-    , 0, 0, 0, 0, 0, 0, NULL }
+    , 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0 }
 
 
 struct  Psdpb__GroupOpen

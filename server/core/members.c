@@ -274,6 +274,9 @@ void members_heartbeat(psd_core *core, member *m, const psd_msg *msg)
     m->bytes_received = beat->bytes_received;
     m->pool_bytes = beat->pool_bytes;
     m->resident_bytes = beat->resident_bytes;
+    m->communicator_bytes = beat->communicator_bytes;
+    m->communicators = beat->communicators;
+    m->communicator_budget = beat->communicator_budget;
     if (beat->current.kind == 0) {
         free(m->current);
         m->current = NULL;

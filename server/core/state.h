@@ -104,8 +104,11 @@ typedef struct member {
     uint64_t bytes_received;
     uint64_t pool_bytes;
     uint64_t resident_bytes;
-    psd_current_op *current; /* NULL: in no operation */
-    psd_peer log_peer;       /* whose question for its log it has not answered, see logs.c; 0: none */
+    uint64_t communicator_bytes;
+    uint32_t communicators;
+    uint32_t communicator_budget; /* 0: its backend has no communicators */
+    psd_current_op *current;      /* NULL: in no operation */
+    psd_peer log_peer;            /* whose question for its log it has not answered, see logs.c; 0: none */
     uint64_t log_request;
     uint64_t log_asked;
     psd_msg_snapshot *snap; /* its answer in the round that goes on, see watch.c; NULL: none. One block */

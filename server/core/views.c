@@ -116,11 +116,12 @@ static void visit_status(psd_core *core, job *j, page *p)
 /* -------------------------------------------------------------------------------------------------- ranks */
 
 static const psd_column ranks_columns[] = {
-    {"job", PSD_CELL_TEXT},    {"rank", PSD_CELL_INT},       {"name", PSD_CELL_TEXT},
-    {"role", PSD_CELL_TEXT},   {"host", PSD_CELL_TEXT},      {"pid", PSD_CELL_INT},
-    {"state", PSD_CELL_TEXT},  {"epoch", PSD_CELL_INT},      {"backend", PSD_CELL_TEXT},
-    {"beat_age", PSD_CELL_NS}, {"resident", PSD_CELL_BYTES}, {"pool", PSD_CELL_BYTES},
-    {"sent", PSD_CELL_BYTES},  {"received", PSD_CELL_BYTES},
+    {"job", PSD_CELL_TEXT},        {"rank", PSD_CELL_INT},         {"name", PSD_CELL_TEXT},
+    {"role", PSD_CELL_TEXT},       {"host", PSD_CELL_TEXT},        {"pid", PSD_CELL_INT},
+    {"state", PSD_CELL_TEXT},      {"epoch", PSD_CELL_INT},        {"backend", PSD_CELL_TEXT},
+    {"beat_age", PSD_CELL_NS},     {"resident", PSD_CELL_BYTES},   {"pool", PSD_CELL_BYTES},
+    {"sent", PSD_CELL_BYTES},      {"received", PSD_CELL_BYTES},   {"comms", PSD_CELL_INT},
+    {"comm_budget", PSD_CELL_INT}, {"comm_bytes", PSD_CELL_BYTES},
 };
 
 static const char *member_state_name(const member *m)
@@ -157,7 +158,11 @@ static void visit_member(psd_core *core, const job *j, const member *m, page *p)
     *row++ = cell_bytes(m->resident_bytes);
     *row++ = cell_bytes(m->pool_bytes);
     *row++ = cell_bytes(m->bytes_sent);
-    *row = cell_bytes(m->bytes_received);
+    *row++ = cell_bytes(m->bytes_received);
+    bool has_comms = m->communicator_budget > 0;
+    *row++ = has_comms ? cell_int(m->communicators) : cell_none();
+    *row++ = has_comms ? cell_int(m->communicator_budget) : cell_none();
+    *row = has_comms ? cell_bytes(m->communicator_bytes) : cell_none();
 }
 
 /* By rank, then those that have none yet, in the order of the roster. */

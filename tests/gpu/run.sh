@@ -65,6 +65,18 @@ END
 chmod +x "$tmp/logs"
 check "psctl logs of a rank" 'device simulator' env PSD_NCCL_DEBUG=INFO "${psrun[@]}" -n 1 -- "$tmp/logs" "$build"
 
+cat >"$tmp/ranks" <<'END'
+#!/bin/sh
+# A server that lives until psd has been told what its communicators take.
+"$1/bin/psworker" --role server >/dev/null &
+server=$!
+until "$1/bin/psctl" ranks --json 2>&1 | grep -oE '"comms": ?1, ?"comm_budget": ?64, ?"comm_bytes": ?[0-9]+'; do sleep 0.2; done
+kill "$server"
+wait "$server"
+END
+chmod +x "$tmp/ranks"
+check "psctl ranks: communicators" '"comm_bytes"' "${psrun[@]}" -n 1 --role server -- "$tmp/ranks" "$build"
+
 for ranks in 1 2 4; do
     extent=--reduced
     [ "$ranks" = 2 ] && extent=--quick

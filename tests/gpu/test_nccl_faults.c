@@ -254,7 +254,8 @@ static void cuda_error(rank_run *r)
     psd_op op = ranks_op(PSD_OP_SCATTER, PSD_I32, 4, ranks_alloc(r, sizeof host), host);
     op.root = 0;
     CHECK(r->ops->start(g, &op, &request) == PSD_OK);
-    check_broken(r, g, request, PSD_ERR_IO, "CUDA: cudaMemcpyAsync: invalid argument (cudaErrorInvalidValue)");
+    check_broken(r, g, request, PSD_ERR_IO,
+                 "CUDA: cudaMemcpyAsync: invalid argument (cudaErrorInvalidValue)");
     r->ops->group_close(g);
     ranks_close(r);
 }
@@ -394,6 +395,7 @@ int main(int argc, char **argv)
         REFUSED("not_nccl", "PSD_NCCL_LIBRARY=libm.so.6", "libnccl has no function ncclGetVersion"),
         REFUSED("bad_device", "PSD_DEVICE=8", "PSD_DEVICE is \"8\"; the devices here are 0 to 7"),
         REFUSED("bad_number", "PSD_NCCL_MAX_COMMS=0", "PSD_NCCL_MAX_COMMS is \"0\""),
+        REFUSED("comm_blocking", "NCCL_COMM_BLOCKING=1", "NCCL_COMM_BLOCKING is 1"),
         REFUSED("comm_id", "NCCL_COMM_ID=127.0.0.1:4000", "NCCL_COMM_ID is set"),
         {.name = "real_libraries", .ranks = 1, .run = real_libraries},
     };

@@ -135,6 +135,9 @@ static void gen_heartbeat(gen *g, psd_msg_heartbeat *out)
     out->bytes_received = any64(g);
     out->pool_bytes = any64(g);
     out->resident_bytes = any64(g);
+    out->communicator_bytes = any64(g);
+    out->communicators = any32(g);
+    out->communicator_budget = any32(g);
     out->current.peer = -1;
     if (below(g, 3) == 0)
         return;

@@ -125,7 +125,13 @@ static void do_silent(sim *s, sim_worker *w, const words *in)
 static void do_beat(sim *s, sim_worker *w, const words *in)
 {
     psd_msg msg = {.type = PSD_MSG_HEARTBEAT};
-    msg.u.heartbeat = (psd_msg_heartbeat){.epoch = 1, .ops = 7, .bytes_sent = 1024, .resident_bytes = 4096};
+    msg.u.heartbeat = (psd_msg_heartbeat){.epoch = 1,
+                                          .ops = 7,
+                                          .bytes_sent = 1024,
+                                          .resident_bytes = 4096,
+                                          .communicator_bytes = 2048,
+                                          .communicators = 1,
+                                          .communicator_budget = 64};
     if (in->count > 2) {
         msg.u.heartbeat.current = (psd_current_op){.kind = (uint8_t)number(in, 2),
                                                    .dtype = PSD_F32,

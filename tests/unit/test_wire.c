@@ -212,8 +212,15 @@ PSD_TEST(wire, hello_keeps_every_field)
 PSD_TEST(wire, heartbeat_keeps_every_field)
 {
     psd_msg msg = {.type = PSD_MSG_HEARTBEAT};
-    msg.u.heartbeat = (psd_msg_heartbeat){
-        .epoch = 1, .ops = 2, .bytes_sent = 3, .bytes_received = 4, .pool_bytes = 5, .resident_bytes = 6};
+    msg.u.heartbeat = (psd_msg_heartbeat){.epoch = 1,
+                                          .ops = 2,
+                                          .bytes_sent = 3,
+                                          .bytes_received = 4,
+                                          .pool_bytes = 5,
+                                          .resident_bytes = 6,
+                                          .communicator_bytes = 7,
+                                          .communicators = 8,
+                                          .communicator_budget = 9};
     msg.u.heartbeat.current = (psd_current_op){.kind = PSD_OP_ALL_REDUCE,
                                                .dtype = PSD_F32,
                                                .redop = PSD_SUM,
@@ -231,6 +238,8 @@ PSD_TEST(wire, heartbeat_keeps_every_field)
     cr_assert(a->epoch == b->epoch && a->ops == b->ops && a->pool_bytes == b->pool_bytes);
     cr_assert(a->bytes_sent == b->bytes_sent && a->bytes_received == b->bytes_received);
     cr_assert_eq(a->resident_bytes, b->resident_bytes);
+    cr_assert_eq(a->communicator_bytes, b->communicator_bytes);
+    cr_assert(a->communicators == b->communicators && a->communicator_budget == b->communicator_budget);
     cr_assert(a->current.kind == b->current.kind && a->current.dtype == b->current.dtype);
     cr_assert(a->current.redop == b->current.redop && a->current.peer == b->current.peer);
     cr_assert(a->current.group == b->current.group && a->current.ordinal == b->current.ordinal);

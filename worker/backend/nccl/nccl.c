@@ -36,6 +36,13 @@ static psd_status read_environment(psd_backend *b, char *why, size_t why_bytes)
                  "itself");
         status = PSD_ERR_INVAL;
     }
+    const char *blocking = getenv("NCCL_COMM_BLOCKING");
+    if (status == PSD_OK && blocking != NULL && strtol(blocking, NULL, 0) == 1) {
+        snprintf(why, why_bytes,
+                 "NCCL_COMM_BLOCKING is 1: NCCL would wait for other ranks inside its calls, from which no "
+                 "deadline and no abort brings a rank back; unset it");
+        status = PSD_ERR_INVAL;
+    }
     return status;
 }
 

@@ -239,11 +239,8 @@ psd_status request_start_warm_up(psd_backend_group *g)
     psd_request *r = request_take(b);
     if (r == NULL)
         return PSD_ERR_NOMEM;
-    psd_op op = {.kind = PSD_OP_BARRIER,
-                 .root = -1,
-                 .deadline = PSD_NEVER,
-                 .label = "warm-up",
-                 .stream = g->stream};
+    psd_op op = {
+        .kind = PSD_OP_BARRIER, .root = -1, .deadline = PSD_NEVER, .label = "warm-up", .stream = g->stream};
     (void)copy_op(r, g, &op); /* it has nothing that needs memory */
     r->is_internal = true;
     r->is_detached = true;
