@@ -109,7 +109,8 @@ void trace_msg(const psd_msg *msg, char *out, size_t bytes)
 /* What heartbeats and progress brought, and ages, are not in a journal. */
 static bool is_durable(const psd_msg_reply *reply, uint32_t column)
 {
-    static const char *const volatile_columns[] = {"runs", "clock", "pushes", "pulls"};
+    static const char *const volatile_columns[] = {"runs",  "clock", "pushes",
+                                                   "pulls", "comms", "comm_budget"};
     const psd_column *c = &reply->columns[column];
     bool ranks_epoch = strcmp(c->name, "epoch") == 0 && strcmp(reply->columns[1].name, "rank") == 0;
     for (size_t i = 0; i < sizeof(volatile_columns) / sizeof(volatile_columns[0]); i++)
