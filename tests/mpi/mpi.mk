@@ -12,7 +12,7 @@ $(MPI_TESTS): $(BUILD)/%: $(BUILD)/obj/%.o $(BUILD)/lib/libpsd.so
 endif
 
 .PHONY: mpi
-mpi: all $(CONFORMANCE) $(MPI_TESTS) ## the mpi backend under mpirun
+mpi: all $(CONFORMANCE) $(MPI_TESTS) $(BUILD)/tests/programs/rounds ## the mpi backend under mpirun
 	@tests/run.sh $(BUILD) mpi
 
 tests-build: $(MPI_TESTS)

@@ -82,6 +82,22 @@ test_conformance_4() { conform 4; }
 # As if an int were that small, and no send completed before its receive.
 test_pieces() { PSD_MPI_PIECE=1000 PSD_EAGER_LIMIT=0 conform 3; }
 
+# Each rank has its own idea of how large a piece is.
+test_pieces_that_differ() {
+    # shellcheck disable=SC2016
+    PSD_EAGER_LIMIT=0 run 60 2 sh -c 'PSD_MPI_PIECE=$((1000 + 2096 * OMPI_COMM_WORLD_RANK)) exec "$@"' sh \
+        "$build/tests/conformance/conformance" --quick --cells "$here/../conformance/cells.txt" || fail "status $?"
+}
+
+# What goes wrong only now and then, between a group's first messages and its last.
+test_rounds() {
+    local i
+    for i in 1 2 3 4 5 6; do
+        PSD_JOB="mpi-rounds-$i" run 30 4 "$build/tests/programs/rounds" || fail "status $?" || return 1
+        says 'rounds: all as expected' || return 1
+    done
+}
+
 test_examples() {
     local example name
     for example in "$build"/examples/*; do
@@ -196,8 +212,9 @@ elif ! command -v mpirun >/dev/null; then
     skip all "there is no mpirun; deploy/install-deps.sh --mpi installs it"
 else
     start_psd
-    for name in conformance_2 conformance_4 pieces examples training stop auto_chooses_mpi contexts program_with_own_mpi \
-        not_under_mpirun other_ranks_than_mpi not_all_of_mpi mixed_backends not_installed killed_rank stopped_rank; do
+    for name in conformance_2 conformance_4 pieces pieces_that_differ rounds examples training stop \
+        auto_chooses_mpi contexts program_with_own_mpi not_under_mpirun other_ranks_than_mpi \
+        not_all_of_mpi mixed_backends not_installed killed_rank stopped_rank; do
         check $name
     done
     if [ "$(awk '/^MemAvailable/ {print int($2 / 1048576)}' /proc/meminfo)" -ge 8 ]; then

@@ -76,6 +76,12 @@ PSD_TEST(mpi_frame, headers_must_agree_with_themselves)
     f = legal(FRAME_RTS);
     f.channel = FRAME_COLL;
     expect_refused(f, length(&f), "contradicts itself");
+    f = legal(FRAME_CTS);
+    f.bytes = 0;
+    expect_refused(f, length(&f), "contradicts itself");
+    f = legal(FRAME_CTS);
+    f.bytes = (uint64_t)INT32_MAX + 1;
+    expect_refused(f, length(&f), "contradicts itself");
 }
 
 PSD_TEST(mpi_frame, labels_are_made_printable)

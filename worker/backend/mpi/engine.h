@@ -76,6 +76,7 @@ struct xfer {
     /* MOVING */
     int mpi_rank;
     int mpi_tag;
+    size_t piece;   /* bytes; the receiver's choice, so that both cut alike */
     uint64_t given; /* bytes that were given to MPI */
     uint32_t pieces;
     bool is_cancelled; /* receive: the send was given up */
@@ -167,6 +168,7 @@ typedef struct mpi_work {
     xfer *piece_of;        /* NULL: a frame */
     uint64_t bytes;
     bool is_cancelled;
+    bool is_short; /* a receive that got less than the piece */
     uint8_t frame[];
 } mpi_work;
 
@@ -304,7 +306,7 @@ void transfer_send(mgroup *g, xfer *s, frame *f, uint64_t eager_limit);
 void transfer_take(xfer *r, const frame *f, int source, const uint8_t *payload, xfer *self);
 void transfer_on_cts(engine *e, int source, const frame *f);
 void transfer_on_gone(engine *e, int source, const frame *f);
-void transfer_piece_done(engine *e, xfer *x, uint64_t bytes, bool is_cancelled);
+void transfer_piece_done(engine *e, xfer *x, const mpi_work *piece);
 
 /* ---------------------------------------------------------------------------------------------- match.c */
 

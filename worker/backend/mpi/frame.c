@@ -34,6 +34,8 @@ bool frame_check(frame *f, size_t received, char *why, size_t why_bytes)
         what = "of a wrong length";
     else if ((f->type == FRAME_EAGER || f->type == FRAME_RTS) && !message_is_legal(f))
         what = "one whose header contradicts itself";
+    else if (f->type == FRAME_CTS && (f->bytes == 0 || f->bytes > INT32_MAX))
+        what = "one whose header contradicts itself";
     if (what != NULL) {
         snprintf(why, why_bytes, "%s (type %u, %zu bytes)", what, received < sizeof *f ? 0u : f->type,
                  received);

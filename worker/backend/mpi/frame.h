@@ -14,7 +14,8 @@
 typedef enum frame_type {
     FRAME_EAGER = 1, /* a whole message, as payload */
     FRAME_RTS,       /* request to send. id: the send */
-    FRAME_CTS, /* the receive's memory is with MPI. id: the send; word: the receive; tag: MPI's, for the data */
+    FRAME_CTS, /* the receive's memory is with MPI. id: the send; word: the receive; tag: MPI's, for the data, which
+                  goes in pieces of so many bytes */
     FRAME_GONE,    /* answer to CTS: the send was given up. id: the receive */
     FRAME_HERE,    /* the sender has opened the group. word: hash of its token */
     FRAME_CLOSED,  /* the sender has closed the group and sends nothing more on it */

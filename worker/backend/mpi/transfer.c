@@ -138,7 +138,7 @@ static void give_pieces(engine *e, xfer *x)
     bool fine = true;
     while (fine && x->pieces < ENGINE_PIECES && x->given < x->bytes && !x->is_cancelled) {
         uint64_t left = x->bytes - x->given;
-        size_t bytes = left < e->piece ? (size_t)left : e->piece;
+        size_t bytes = left < x->piece ? (size_t)left : x->piece;
         fine = wire_give(e, x, x->data + x->given, bytes);
         if (fine) {
             x->given += bytes;
@@ -153,11 +153,22 @@ static void give_pieces(engine *e, xfer *x)
         x->state = XFER_POSTED; /* no sender any more, or MPI failed: its group is about to break */
 }
 
-void transfer_piece_done(engine *e, xfer *x, uint64_t bytes, bool is_cancelled)
+static void break_short(const xfer *x)
+{
+    mgroup *g = x->request->group;
+    char text[PSD_MAX_TEXT];
+    snprintf(text, sizeof text, "group %u: rank %d sent less data than it offered, for rank %d's %s", g->id,
+             x->rank, g->rank, x->request->label);
+    group_break(g, PSD_ERR_PROTOCOL, (int32_t)x->mpi_rank, true, text);
+}
+
+void transfer_piece_done(engine *e, xfer *x, const mpi_work *piece)
 {
     x->pieces--;
-    if (!x->is_send && !is_cancelled)
-        atomic_fetch_add_explicit(&e->bytes_received, bytes, memory_order_relaxed);
+    if (piece->is_short)
+        break_short(x);
+    else if (!x->is_send && !piece->is_cancelled)
+        atomic_fetch_add_explicit(&e->bytes_received, piece->bytes, memory_order_relaxed);
     if (group_status(x->request->group) != PSD_OK)
         x->request->group->moved_at = psd_now_ns();
     give_pieces(e, x);
@@ -178,6 +189,7 @@ void transfer_on_cts(engine *e, int source, const frame *f)
     x->state = XFER_MOVING;
     x->mpi_rank = source;
     x->mpi_tag = f->tag;
+    x->piece = (size_t)f->bytes;
     give_pieces(e, x);
 }
 
@@ -202,10 +214,12 @@ static void accept(xfer *r, const frame *f, int source)
     r->state = XFER_MOVING;
     r->mpi_rank = source;
     r->mpi_tag = e->next_tag;
+    r->piece = e->piece;
     e->next_tag = e->next_tag == e->tag_limit ? TAG_DATA : e->next_tag + 1;
     answer.id = f->id;
     answer.word = xfer_id(r);
     answer.tag = r->mpi_tag;
+    answer.bytes = r->piece;
     /* The memory first: what it answers to is then never without a receive. */
     give_pieces(e, r);
     wire_send(e, source, &answer, NULL);

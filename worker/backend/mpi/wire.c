@@ -53,6 +53,7 @@ static mpi_work *new_work(engine *e, xfer *piece_of, size_t bytes, size_t frame_
     w->piece_of = piece_of;
     w->bytes = bytes;
     w->is_cancelled = false;
+    w->is_short = false;
     return w;
 }
 

@@ -177,6 +177,11 @@ static mpi_work *take_ended(engine *e)
         mpi_work *w = e->works[e->indices[i]];
         MPI_Test_cancelled(&e->statuses[i], &is_cancelled);
         w->is_cancelled = is_cancelled != 0;
+        if (w->piece_of != NULL && !w->piece_of->is_send && !w->is_cancelled) {
+            int bytes = 0;
+            MPI_Get_count(&e->statuses[i], MPI_BYTE, &bytes);
+            w->is_short = bytes < 0 || (uint64_t)bytes != w->bytes;
+        }
         w->next = first;
         first = w;
         e->works[e->indices[i]] = NULL;
@@ -200,7 +205,7 @@ bool wire_poll(engine *e)
         mpi_work *w = next;
         next = w->next;
         if (w->piece_of != NULL)
-            transfer_piece_done(e, w->piece_of, w->bytes, w->is_cancelled);
+            transfer_piece_done(e, w->piece_of, w);
         free(w);
     }
     return happened;
