@@ -10,18 +10,6 @@
 
 /* --------------------------------------------------------------------------------------------- mismatches */
 
-fingerprint coll_run_fingerprint(const psd_op *op)
-{
-    fingerprint fp = {
-        .kind = (uint8_t)op->kind,
-        .dtype = (uint8_t)op->dtype,
-        .redop = (uint8_t)op->redop,
-        .root = op->root,
-        .count = op->kind == PSD_OP_ALL_TO_ALL_V || op->kind == PSD_OP_BARRIER ? 0 : op->count,
-    };
-    return fp;
-}
-
 static fingerprint fingerprint_in(const frame *f)
 {
     fingerprint fp = {
@@ -42,30 +30,19 @@ frame coll_run_frame(const hgroup *g, frame_type type, uint64_t ordinal, const f
     return f;
 }
 
-/* The lower rank first, so that both sides write the same text. */
 static void format_mismatch(const hgroup *g, uint64_t ordinal, const past_op *mine, int32_t other,
                             const fingerprint *theirs, const char *their_label, char *out, size_t bytes)
 {
-    char here[300];
-    char there[300];
-    fingerprint_format(&mine->what, mine->label, here, sizeof(here));
-    fingerprint_format(theirs, their_label, there, sizeof(there));
-    bool is_first = g->rank < other;
-    snprintf(out, bytes, "group %u collective %llu: rank %d called %s, rank %d called %s", g->id,
-             (unsigned long long)ordinal, is_first ? g->rank : other, is_first ? here : there,
-             is_first ? other : g->rank, is_first ? there : here);
+    fingerprint_call here = {g->rank, &mine->what, mine->label}, there = {other, theirs, their_label};
+    fingerprint_format_mismatch(g->id, ordinal, here, there, out, bytes);
 }
 
 static void break_long_ago(hgroup *g, const frame *f)
 {
     char text[PSD_MAX_TEXT];
     fingerprint theirs = fingerprint_in(f);
-    char what[300];
-    fingerprint_format(&theirs, NULL, what, sizeof(what));
-    snprintf(text, sizeof(text),
-             "group %u collective %llu: rank %u called %s, which rank %d completed long ago (it is at %llu)",
-             g->id, (unsigned long long)f->ordinal, f->source, what, g->rank,
-             (unsigned long long)g->next_ordinal);
+    fingerprint_call call = {(int32_t)f->source, &theirs, NULL};
+    fingerprint_format_long_ago(g->id, f->ordinal, call, g->rank, g->next_ordinal, text, sizeof(text));
     host_group_break(g, PSD_ERR_MISMATCH, -1, true, text);
 }
 
@@ -408,7 +385,7 @@ psd_status coll_run_start(hgroup *g, const psd_op *op, psd_request **out)
         copy.in_splits = r->splits;
         copy.out_splits = r->splits + g->size;
     }
-    r->what = coll_run_fingerprint(op);
+    r->what = fingerprint_of(op);
     r->ordinal = g->next_ordinal++;
     r->result.ordinal = r->ordinal;
     coll_begin(&r->schedule, &copy, g->rank, g->size, r->scratch);

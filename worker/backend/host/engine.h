@@ -462,7 +462,7 @@ void coll_run_release(engine *e, psd_request *r); /* its memory */
 bool coll_run_take_memory(psd_request *r, const psd_op *op);
 /* Posts the messages of a round, but for those whose bit is set: the first 64 have one. */
 void coll_run_post(psd_request *r, const coll_messages *messages, uint64_t done);
-fingerprint coll_run_fingerprint(const psd_op *op);
+/* A header of a collective. */
 frame coll_run_frame(const hgroup *g, frame_type type, uint64_t ordinal, const fingerprint *what);
 /* What this rank called, for comparisons: r has its ordinal and fingerprint. */
 past_op *coll_run_remember(hgroup *g, const psd_request *r, const char *label);
@@ -476,9 +476,6 @@ void coll_run_dispute_bytes(hgroup *g, const xfer *r, peer *p, const frame *f);
 void coll_run_on_compare(hgroup *g, peer *p, const frame *f, const char *label);
 /* Tells the peers of which messages are missing what this collective is. */
 void coll_run_notice(psd_request *r);
-
-/* A header of a collective. */
-frame coll_run_frame(const hgroup *g, frame_type type, uint64_t ordinal, const fingerprint *what);
 
 /* ----------------------------------------------------------------------------------------------- direct.c */
 

@@ -65,33 +65,6 @@ bool frame_check(const frame *f, char *why, size_t why_bytes)
     return what == NULL;
 }
 
-bool fingerprint_equal(const fingerprint *a, const fingerprint *b)
-{
-    return a->kind == b->kind && a->dtype == b->dtype && a->redop == b->redop && a->root == b->root &&
-           a->count == b->count;
-}
-
-void fingerprint_format(const fingerprint *fp, const char *label, char *out, size_t bytes)
-{
-    char text[160];
-    int at = snprintf(text, sizeof(text), "%s", psd_op_name((psd_op_kind)fp->kind));
-    if (fp->dtype != 0)
-        at += snprintf(text + at, sizeof(text) - (size_t)at, " %s", psd_dtype_name((psd_dtype)fp->dtype));
-    if (fp->kind != PSD_OP_BARRIER && fp->kind != PSD_OP_ALL_TO_ALL_V)
-        at += snprintf(text + at, sizeof(text) - (size_t)at, " count %lld", (long long)fp->count);
-    if (fp->redop != 0)
-        at += snprintf(text + at, sizeof(text) - (size_t)at, " %s", psd_redop_name((psd_redop)fp->redop));
-    if (fp->root >= 0)
-        snprintf(text + at, sizeof(text) - (size_t)at, " root %d", fp->root);
-    else if (fp->root != -1)
-        snprintf(text + at, sizeof(text) - (size_t)at, " of several tensors (their counts hash to %08x)",
-                 (unsigned)(-2 - fp->root));
-    if (label != NULL && label[0] != '\0')
-        snprintf(out, bytes, "%s (%s)", text, label);
-    else
-        snprintf(out, bytes, "%s", text);
-}
-
 /* Bytes of the UTF-8 character that begins here; 0 if it is none. Rare blocks (e0, f0, f4) are refused with
  * the overlong forms. */
 static size_t utf8_bytes(const unsigned char *at)

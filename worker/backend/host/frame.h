@@ -8,6 +8,7 @@
 #define PSD_HOST_FRAME_H
 
 #include "common/msg.h"
+#include "worker/backend/fingerprint.h"
 #include "worker/backend/host/lane.h"
 
 #define FRAME_MAGIC     0x5053u
@@ -111,19 +112,5 @@ bool frame_is_message(frame_type type);
  * UTF-8 become
  * '?'. */
 void text_clean(char *text);
-
-/* What all ranks of a collective must agree on. The counts of all_to_all_v are compared message by message: 0
- * here. */
-typedef struct fingerprint {
-    uint8_t kind;
-    uint8_t dtype;
-    uint8_t redop;
-    int32_t root;
-    int64_t count;
-} fingerprint;
-
-bool fingerprint_equal(const fingerprint *a, const fingerprint *b);
-/* "all_reduce f32 count 100 sum", with the label in brackets if there is one. */
-void fingerprint_format(const fingerprint *fp, const char *label, char *out, size_t bytes);
 
 #endif

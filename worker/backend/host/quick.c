@@ -252,7 +252,7 @@ static psd_status run_coll(hgroup *g, const psd_op *op, psd_op_result *result, p
     psd_request *r = q.request;
     if (r == NULL)
         return PSD_ERR_NOMEM;
-    r->what = coll_run_fingerprint(op);
+    r->what = fingerprint_of(op);
     r->ordinal = g->next_ordinal++;
     past_op *past = coll_run_remember(g, r, op->label);
     coll_begin(&r->schedule, op, g->rank, g->size, r->scratch);

@@ -7,17 +7,6 @@
 #include "common/tensor.h"
 #include "worker/backend/mpi/engine.h"
 
-fingerprint coll_run_fingerprint(const psd_op *op)
-{
-    return (fingerprint){
-        .kind = (uint8_t)op->kind,
-        .dtype = (uint8_t)op->dtype,
-        .redop = (uint8_t)op->redop,
-        .root = op->root,
-        .count = op->kind == PSD_OP_ALL_TO_ALL_V ? 0 : op->count,
-    };
-}
-
 static frame frame_of(const psd_request *r, frame_type type)
 {
     frame f = wire_frame(r->group, type);
@@ -34,30 +23,22 @@ static frame frame_of(const psd_request *r, frame_type type)
 
 /* ---------------------------------------------------------------------------------------- comparing */
 
-/* The lower rank first, so that both sides write the same text. */
 static void dispute(mgroup *g, const frame *f, const past_op *mine)
 {
-    char text[PSD_MAX_TEXT], here[300], there[300];
-    int32_t other = (int32_t)f->source;
+    char text[PSD_MAX_TEXT];
     fingerprint theirs = fingerprint_of_frame(f);
-    bool is_first = g->rank < other;
-    fingerprint_format(&mine->what, mine->label, here, sizeof here);
-    fingerprint_format(&theirs, f->label, there, sizeof there);
-    snprintf(text, sizeof text, "group %u collective %llu: rank %d called %s, rank %d called %s", g->id,
-             (unsigned long long)f->ordinal, is_first ? g->rank : other, is_first ? here : there,
-             is_first ? other : g->rank, is_first ? there : here);
+    fingerprint_call here = {g->rank, &mine->what, mine->label},
+                     there = {(int32_t)f->source, &theirs, f->label};
+    fingerprint_format_mismatch(g->id, f->ordinal, here, there, text, sizeof text);
     group_break(g, PSD_ERR_MISMATCH, -1, true, text);
 }
 
 static void break_long_ago(mgroup *g, const frame *f)
 {
-    char text[PSD_MAX_TEXT], what[300];
+    char text[PSD_MAX_TEXT];
     fingerprint theirs = fingerprint_of_frame(f);
-    fingerprint_format(&theirs, f->label, what, sizeof what);
-    snprintf(text, sizeof text,
-             "group %u collective %llu: rank %u called %s, which rank %d completed long ago (it is at %llu)",
-             g->id, (unsigned long long)f->ordinal, f->source, what, g->rank,
-             (unsigned long long)g->next_ordinal);
+    fingerprint_call call = {(int32_t)f->source, &theirs, f->label};
+    fingerprint_format_long_ago(g->id, f->ordinal, call, g->rank, g->next_ordinal, text, sizeof text);
     group_break(g, PSD_ERR_MISMATCH, -1, true, text);
 }
 

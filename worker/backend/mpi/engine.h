@@ -320,7 +320,6 @@ void match_drop(mgroup *g);
 
 /* ------------------------------------------------------------------------------------------ coll_run.c */
 
-fingerprint coll_run_fingerprint(const psd_op *op);
 void coll_run_start(psd_request *r);
 void coll_run_advance(psd_request *r);
 /* Compares with this rank's collective of that ordinal. True: they agree, or it is too early (*is_early). */

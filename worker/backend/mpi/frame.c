@@ -54,26 +54,3 @@ fingerprint fingerprint_of_frame(const frame *f)
     return (fingerprint){
         .kind = f->kind, .dtype = f->dtype, .redop = f->redop, .root = f->tag, .count = f->count};
 }
-
-bool fingerprint_equal(const fingerprint *a, const fingerprint *b)
-{
-    return a->kind == b->kind && a->dtype == b->dtype && a->redop == b->redop && a->root == b->root &&
-           a->count == b->count;
-}
-
-void fingerprint_format(const fingerprint *fp, const char *label, char *out, size_t bytes)
-{
-    snprintf(out, bytes, "%s", psd_op_name((psd_op_kind)fp->kind));
-    if (fp->dtype != 0)
-        psd_append(out, bytes, " %s", psd_dtype_name((psd_dtype)fp->dtype));
-    if (fp->kind != PSD_OP_BARRIER && fp->kind != PSD_OP_ALL_TO_ALL_V)
-        psd_append(out, bytes, " count %lld", (long long)fp->count);
-    if (fp->redop != 0)
-        psd_append(out, bytes, " %s", psd_redop_name((psd_redop)fp->redop));
-    if (fp->root >= 0)
-        psd_append(out, bytes, " root %d", fp->root);
-    else if (fp->root != -1)
-        psd_append(out, bytes, " of several tensors (their counts hash to %08x)", (unsigned)(-2 - fp->root));
-    if (label != NULL && label[0] != '\0')
-        psd_append(out, bytes, " (%s)", label);
-}

@@ -6,6 +6,7 @@
 #define PSD_MPI_FRAME_H
 
 #include "common/msg.h"
+#include "worker/backend/fingerprint.h"
 
 #define FRAME_MAGIC       0x504du
 #define FRAME_MAX_PAYLOAD ((size_t)128 << 10) /* a chunk of a collective's schedule */
@@ -55,19 +56,6 @@ _Static_assert(sizeof(frame) == 152, "the header has no holes");
  * to print. */
 bool frame_check(frame *f, size_t received, char *why, size_t why_bytes);
 
-/* What all ranks of a collective must agree on. The counts of all_to_all_v are compared message by message: 0
- * here. */
-typedef struct fingerprint {
-    uint8_t kind;
-    uint8_t dtype;
-    uint8_t redop;
-    int32_t root;
-    int64_t count;
-} fingerprint;
-
 fingerprint fingerprint_of_frame(const frame *f);
-bool fingerprint_equal(const fingerprint *a, const fingerprint *b);
-/* "all_reduce f32 count 100 sum (all_reduce "grad" at train.c:12)". */
-void fingerprint_format(const fingerprint *fp, const char *label, char *out, size_t bytes);
 
 #endif

@@ -10,7 +10,7 @@ ifneq ($(strip $(MPI_LIBS)),)
 MPI_SRC := $(wildcard worker/backend/mpi/*.c)
 # The schedules of collectives and their arithmetic, and what the library shares with its backends.
 MPI_SHARED_SRC := $(wildcard worker/backend/host/coll*.c) $(wildcard worker/backend/host/reduce*.c) \
-                  worker/backend/mpi_launch.c
+                  worker/backend/mpi_launch.c worker/backend/fingerprint.c
 MPI_SHARED_SRC := $(filter-out worker/backend/host/coll_run.c,$(MPI_SHARED_SRC))
 
 # As system headers: they are not written for these warnings.

@@ -139,7 +139,7 @@ psd_status request_new(mgroup *g, const psd_op *op, psd_request **out)
     list_init(&r->xfers);
     list_init(&r->posted);
     copy_op(r, op, g->size);
-    r->what = coll_run_fingerprint(op);
+    r->what = fingerprint_of(op);
     if (!take_memory(r, g->size)) {
         request_free(r);
         return PSD_ERR_NOMEM;
