@@ -22,7 +22,7 @@ trap 'rm -rf "$tmp"' EXIT
 output=$tmp/output
 export PSD_BACKEND=nccl PSD_RUN_DIR=$tmp/run NCCL_DEBUG=${NCCL_DEBUG:-WARN}
 names=() results=() values=()
-began=$SECONDS
+began=$SECONDS most_seconds=285 limit=0
 
 stop() {
     echo "check-gpu: $1" >&2
@@ -81,10 +81,14 @@ place_of() {
 
 # ---- checks
 
+# Within its own seconds and those that are left of all: `limit` is what it got.
 run() { # seconds command...
-    local seconds=$1
+    local left=$((most_seconds - SECONDS + began))
+    limit=$(($1 < left ? $1 : left))
     shift
-    timeout -k 10 "$seconds" "$@" >"$output" 2>&1
+    : >"$output"
+    [ "$limit" -gt 0 ] || return 124
+    timeout -k 5 "$limit" "$@" >"$output" 2>&1
 }
 
 reason() { # the last line that says why
@@ -101,7 +105,12 @@ check_line() { # name seconds pattern-of-the-value command...
         note "$name" ok "$value"
         return 0
     fi
-    [ "$status" = 124 ] && value="did not end in $seconds s; "
+    value=
+    if [ "$limit" -le 0 ]; then
+        value="no time was left for it; "
+    elif [ "$status" = 124 ] || [ "$status" = 137 ]; then
+        value="did not end in $limit s; "
+    fi
     note "$name" FAIL "${value:-exit status $status; }$(reason)"
     cp "$output" "$tmp/failed.$(echo "$name" | tr -c 'a-z0-9\n' -)"
     return 1

@@ -67,7 +67,8 @@ void engine_unlock_drive(psd_backend *b)
 }
 
 /* What the host links have brought, an abort perhaps: the host backend does not look by itself while it has no operation,
- * but does for all groups when it is asked for one. What became of the one is group_error's to tell. */
+ * but does for all groups when it is asked for one. What became of the one is group_error's to tell. The host backend's own
+ * lock keeps this apart from a thread that opens or closes a group. */
 static void poll_links(psd_backend *b)
 {
     char text[PSD_MAX_TEXT];
