@@ -222,17 +222,15 @@ static psd_status run_all(const run *r)
     return status;
 }
 
-/* The buckets are of this call's stream now: what the last call has left there is done before. */
-static psd_status take_stream(const run *r)
+/* The buckets are of this call's stream now. What the last call has left on another may still use them, and that stream may
+ * be destroyed since, so it cannot be asked: their memory goes, which waits for the device. */
+static void take_stream(const run *r)
 {
     psd_buckets *buckets = &r->ctx->buckets;
     void *stream = r->opts != NULL ? r->opts->stream : NULL;
-    psd_status status = PSD_OK;
     if (stream != buckets->stream)
-        status = psd_stream_synchronize_at(r->file, r->line, r->ctx, buckets->stream, 0);
-    if (status == PSD_OK)
-        buckets->stream = stream;
-    return status;
+        psd_buckets_release(r->ctx);
+    buckets->stream = stream;
 }
 
 psd_status psd_all_reduce_coalesced_at(PSD_AT, psd_ctx *ctx, psd_group group, psd_tensor *tensors,
@@ -254,9 +252,8 @@ psd_status psd_all_reduce_coalesced_at(PSD_AT, psd_ctx *ctx, psd_group group, ps
     r.bucket_elements = (bucket_bytes != 0 ? bucket_bytes : DEFAULT_BUCKET_BYTES) /
                         (int64_t)psd_dtype_bytes(tensors[0].dtype);
     pthread_mutex_lock(&ctx->buckets.lock);
-    status = take_stream(&r);
-    if (status == PSD_OK)
-        status = run_all(&r);
+    take_stream(&r);
+    status = run_all(&r);
     pthread_mutex_unlock(&ctx->buckets.lock);
     return status;
 }

@@ -185,7 +185,8 @@ static psd_status check_batch(op_call *call, const psd_p2p *ops, int32_t count, 
         ranges[i].end = ranges[i].start + (uintptr_t)out[i].count * psd_dtype_bytes(out[i].dtype);
         ranges[i].index = i;
         ranges[i].is_send = out[i].is_send;
-        call->op.count += out[i].count;
+        if (__builtin_add_overflow(call->op.count, out[i].count, &call->op.count))
+            call->op.count = INT64_MAX; /* it is only told */
     }
     if (status != PSD_OK)
         return status;

@@ -23,6 +23,8 @@ static void check_at(int line, int holds, const char *what)
 #define CHECK(condition) check_at(__LINE__, condition, #condition)
 #define OK(call)         CHECK((call) == PSD_OK)
 
+static int (*destroy)(void *); /* cudaStreamDestroy */
+
 static void *make_stream(void)
 {
     int (*create)(void **, unsigned) = NULL;
@@ -34,8 +36,9 @@ static void *make_stream(void)
     if (library != NULL) {
         *(void **)&set_device = dlsym(library, "cudaSetDevice");
         *(void **)&create = dlsym(library, "cudaStreamCreateWithFlags");
+        *(void **)&destroy = dlsym(library, "cudaStreamDestroy");
     }
-    if (set_device == NULL || create == NULL || set_device(psd_device_index(ctx)) != 0 ||
+    if (set_device == NULL || create == NULL || destroy == NULL || set_device(psd_device_index(ctx)) != 0 ||
         create(&stream, NON_BLOCKING) != 0)
         exit((fprintf(stderr, "streams: no CUDA stream\n"), 4));
     return stream;
@@ -135,6 +138,21 @@ static void buckets(psd_tensor list[3], const psd_opts *first, const psd_opts *s
     }
 }
 
+/* The stream of an earlier call is the caller's to destroy. */
+static void destroyed_stream(psd_tensor list[3], const psd_opts *opts)
+{
+    psd_opts passing = *opts;
+    passing.stream = make_stream();
+    OK(psd_all_reduce_coalesced(ctx, PSD_WORLD, list, 3, PSD_SUM, 0, &passing));
+    OK(psd_stream_synchronize(ctx, passing.stream, 0));
+    CHECK(destroy(passing.stream) == 0);
+    for (int i = 0; i < 3; i++)
+        set(&list[i], 4, opts);
+    OK(psd_all_reduce_coalesced(ctx, PSD_WORLD, list, 3, PSD_SUM, 0, opts));
+    for (int i = 0; i < 3; i++)
+        CHECK(holds(&list[i], 8, opts));
+}
+
 static void many(psd_tensor list[3], const psd_opts *first, const psd_opts *second)
 {
     psd_work works[3];
@@ -173,6 +191,7 @@ int main(void)
     another_stream(&list[0], &first, &second);
     late_peer(&list[0], &first, &second);
     buckets(list, &first, &second);
+    destroyed_stream(list, &first);
     many(list, &first, &second);
     /* Left in flight, waited for on its stream: psd_finalize waits until the device is through. */
     OK(psd_all_reduce(ctx, PSD_WORLD, &list[0], &list[0], PSD_SUM, &second));

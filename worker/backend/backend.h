@@ -227,7 +227,8 @@ struct psd_backend_ops {
     void (*counters)(psd_backend *backend, uint64_t *bytes_sent, uint64_t *bytes_received);
 
     /* Memory that this backend moves fastest; optional (NULL: psd takes aligned heap memory). With
-     * PSD_CAP_DEVICE_MEMORY it is the device's, and zeroed. */
+     * PSD_CAP_DEVICE_MEMORY it is the device's, and zeroed; and freeing it waits until the device is through with all that
+     * may use it. */
     psd_status (*mem_alloc)(psd_backend *backend, size_t bytes, void **out);
     void (*mem_free)(psd_backend *backend, void *data, size_t bytes);
 
