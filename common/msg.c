@@ -45,6 +45,9 @@ static const char *const names[] = {
     [PSD_MSG_INCIDENT] = "incident",
     [PSD_MSG_LOG_ASK] = "log_ask",
     [PSD_MSG_LOG] = "log",
+    [PSD_MSG_OPS_ASK] = "ops_ask",
+    [PSD_MSG_OPS] = "ops",
+    [PSD_MSG_LOST_WORK] = "lost_work",
 };
 
 _Static_assert(sizeof names / sizeof names[0] == PSD_MSG_TYPES, "every message type has a name");

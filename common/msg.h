@@ -76,6 +76,11 @@ typedef enum psd_msg_type {
     /* psd to worker: a QUERY of which only `limit` and `after` count; worker to psd: a REPLY whose `next` is that `after` */
     PSD_MSG_LOG_ASK,
     PSD_MSG_LOG,
+    /* the same for its last operations */
+    PSD_MSG_OPS_ASK,
+    PSD_MSG_OPS,
+    /* worker to psd: it leaves without having waited for a work */
+    PSD_MSG_LOST_WORK,
     PSD_MSG_TYPES,
 } psd_msg_type;
 
@@ -140,6 +145,14 @@ typedef struct psd_current_op {
     char site[PSD_MAX_SITE];
 } psd_current_op;
 
+/* Where a worker's threads are, as far as psd sees. */
+typedef enum psd_doing {
+    PSD_DOING_UNKNOWN = 0,
+    PSD_DOING_OUTSIDE = 1, /* none is in a call of psd */
+    PSD_DOING_WAITING = 2, /* one is blocked in psd */
+    PSD_DOING_POLLING = 3, /* one tests whether an operation is complete, again and again */
+} psd_doing;
+
 typedef struct psd_msg_heartbeat {
     uint64_t epoch;
     uint64_t ops;        /* operations completed in this life */
@@ -151,8 +164,17 @@ typedef struct psd_msg_heartbeat {
     uint64_t communicator_bytes; /* about */
     uint32_t communicators;
     uint32_t communicator_budget;
-    psd_current_op current; /* the oldest unfinished operation */
+    psd_current_op current; /* the oldest unfinished operation; the one that is polled */
+    uint8_t doing;          /* psd_doing */
+    int64_t doing_ns;       /* for so long */
 } psd_msg_heartbeat;
+
+typedef struct psd_msg_lost_work {
+    psd_current_op op;
+    uint64_t seq;   /* of the operation, in this life of the worker */
+    uint32_t total; /* works never waited for, this one included */
+    bool is_done;   /* it had completed, or did while the worker left */
+} psd_msg_lost_work;
 
 typedef enum psd_group_how {
     PSD_GROUP_NEW = 1,
@@ -356,7 +378,7 @@ typedef struct psd_msg_incident {
 } psd_msg_incident;
 
 /* A question of psctl: `view` is status, ranks, groups, plans, ops, tables, events, version; or the
- * command stop; why, incidents, incident; log/RANK; and the command ack/ID. Rows come in pages: ask again with `after` = the reply's `next` until that is 0. */
+ * command stop; why, incidents, incident; log/RANK, ops/RANK; and the command ack/ID. Rows come in pages: ask again with `after` = the reply's `next` until that is 0. */
 typedef struct psd_msg_query {
     char view[24];
     char job[PSD_MAX_NAME]; /* "": all jobs */
@@ -419,8 +441,9 @@ typedef struct psd_msg {
         psd_msg_stop stop;
         psd_msg_snapshot snapshot; /* SNAPSHOT_ASK, SNAPSHOT */
         psd_msg_incident incident;
-        psd_msg_query query; /* QUERY, LOG_ASK */
-        psd_msg_reply reply; /* REPLY, LOG */
+        psd_msg_query query; /* QUERY, LOG_ASK, OPS_ASK */
+        psd_msg_reply reply; /* REPLY, LOG, OPS */
+        psd_msg_lost_work lost_work;
     } u;
 } psd_msg;
 

@@ -46,7 +46,10 @@
     X(SNAPSHOT, snapshot, snapshot)                                                                          \
     X(INCIDENT, incident, incident)                                                                          \
     X(LOG_ASK, log_ask, query)                                                                               \
-    X(LOG, log, reply)
+    X(LOG, log, reply)                                                                                       \
+    X(OPS_ASK, ops_ask, query)                                                                               \
+    X(OPS, ops, reply)                                                                                       \
+    X(LOST_WORK, lost_work, lost_work)
 
 #define PSD_WIRE_MAGIC   UINT32_C(0x647370) /* the bytes "psd", little-endian */
 #define PSD_WIRE_VERSION (PSD_WIRE_MAGIC | (uint32_t)PSD_PROTOCOL_VERSION << 24)

@@ -59,14 +59,14 @@ static bool read_refuse(psd_reader *r, const Psdpb__Refuse *in, psd_msg_refuse *
 
 static bool read_current_op(psd_reader *r, const Psdpb__CurrentOp *in, psd_current_op *out)
 {
-    if (!psd_read_range(r, "heartbeat.current.kind", in->kind, PSD_OP_SEND, PSD_OP_BARRIER) ||
-        !psd_read_range(r, "heartbeat.current.dtype", in->dtype, 0, PSD_F8E5M2) ||
-        !psd_read_range(r, "heartbeat.current.redop", in->redop, 0, PSD_BXOR) ||
-        !psd_read_range(r, "heartbeat.current.peer", in->peer, -1, PSD_MAX_WORLD - 1) ||
-        !psd_read_unsigned(r, "heartbeat.current.count", in->count, INT64_MAX) ||
-        !psd_read_unsigned(r, "heartbeat.current.age_ns", in->age_ns, INT64_MAX) ||
-        !psd_read_text(r, "heartbeat.current.name", in->name, out->name, sizeof out->name) ||
-        !psd_read_text(r, "heartbeat.current.site", in->site, out->site, sizeof out->site))
+    if (!psd_read_range(r, "current.kind", in->kind, PSD_OP_SEND, PSD_OP_BARRIER) ||
+        !psd_read_range(r, "current.dtype", in->dtype, 0, PSD_F8E5M2) ||
+        !psd_read_range(r, "current.redop", in->redop, 0, PSD_BXOR) ||
+        !psd_read_range(r, "current.peer", in->peer, -1, PSD_MAX_WORLD - 1) ||
+        !psd_read_unsigned(r, "current.count", in->count, INT64_MAX) ||
+        !psd_read_unsigned(r, "current.age_ns", in->age_ns, INT64_MAX) ||
+        !psd_read_text(r, "current.name", in->name, out->name, sizeof out->name) ||
+        !psd_read_text(r, "current.site", in->site, out->site, sizeof out->site))
         return false;
     out->kind = (uint8_t)in->kind;
     out->dtype = (uint8_t)in->dtype;
@@ -90,6 +90,10 @@ static bool read_heartbeat(psd_reader *r, const Psdpb__Heartbeat *in, psd_msg_he
     out->communicator_bytes = in->communicator_bytes;
     out->communicators = in->communicators;
     out->communicator_budget = in->communicator_budget;
+    if (!psd_read_unsigned(r, "heartbeat.doing_ns", in->doing_ns, INT64_MAX))
+        return false;
+    out->doing = (uint8_t)(in->doing <= PSD_DOING_POLLING ? in->doing : PSD_DOING_UNKNOWN);
+    out->doing_ns = (int64_t)in->doing_ns;
     if (in->current == NULL) {
         out->current.peer = -1;
         return true;
@@ -498,6 +502,16 @@ static bool read_incident(psd_reader *r, const Psdpb__Incident *in, psd_msg_inci
     for (size_t i = 0; i < in->n_groups; i++)
         out->groups[i] = in->groups[i];
     return true;
+}
+
+static bool read_lost_work(psd_reader *r, const Psdpb__LostWork *in, psd_msg_lost_work *out)
+{
+    if (in->op == NULL)
+        return psd_read_fail(r, PSD_ERR_FORMAT, "lost_work.op", "is missing");
+    out->seq = in->seq;
+    out->total = in->total;
+    out->is_done = in->is_done;
+    return read_current_op(r, in->op, &out->op);
 }
 
 static bool read_body(psd_reader *r, const Psdpb__Envelope *in, psd_msg *out)

@@ -33,6 +33,7 @@ typedef union body {
     Psdpb__Reply reply;
     Psdpb__Snapshot snapshot;
     Psdpb__Incident incident;
+    Psdpb__LostWork lost_work;
     Psdpb__Nothing nothing;
 } body;
 
@@ -129,21 +130,8 @@ static bool write_refuse(writer *w, const psd_msg_refuse *in, Psdpb__Refuse *out
     return true;
 }
 
-static bool write_heartbeat(writer *w, const psd_msg_heartbeat *in, Psdpb__Heartbeat *out)
+static Psdpb__CurrentOp *write_current_op(writer *w, const psd_current_op *op)
 {
-    const psd_current_op *op = &in->current;
-    psdpb__heartbeat__init(out);
-    out->epoch = in->epoch;
-    out->ops = in->ops;
-    out->bytes_sent = in->bytes_sent;
-    out->bytes_received = in->bytes_received;
-    out->pool_bytes = in->pool_bytes;
-    out->resident_bytes = in->resident_bytes;
-    out->communicator_bytes = in->communicator_bytes;
-    out->communicators = in->communicators;
-    out->communicator_budget = in->communicator_budget;
-    if (op->kind == 0)
-        return true;
     psdpb__current_op__init(&w->current);
     w->current.kind = op->kind;
     w->current.dtype = op->dtype;
@@ -155,7 +143,25 @@ static bool write_heartbeat(writer *w, const psd_msg_heartbeat *in, Psdpb__Heart
     w->current.age_ns = (uint64_t)op->age_ns;
     w->current.name = TEXT(op->name);
     w->current.site = TEXT(op->site);
-    out->current = &w->current;
+    return &w->current;
+}
+
+static bool write_heartbeat(writer *w, const psd_msg_heartbeat *in, Psdpb__Heartbeat *out)
+{
+    psdpb__heartbeat__init(out);
+    out->epoch = in->epoch;
+    out->ops = in->ops;
+    out->bytes_sent = in->bytes_sent;
+    out->bytes_received = in->bytes_received;
+    out->pool_bytes = in->pool_bytes;
+    out->resident_bytes = in->resident_bytes;
+    out->communicator_bytes = in->communicator_bytes;
+    out->communicators = in->communicators;
+    out->communicator_budget = in->communicator_budget;
+    out->doing = in->doing;
+    out->doing_ns = (uint64_t)in->doing_ns;
+    if (in->current.kind != 0)
+        out->current = write_current_op(w, &in->current);
     return true;
 }
 
@@ -549,6 +555,16 @@ static bool write_incident(writer *w, const psd_msg_incident *in, Psdpb__Inciden
     out->groups = numbers_of(in->groups);
     out->text = TEXT(in->text);
     out->rows = TEXT(in->rows);
+    return true;
+}
+
+static bool write_lost_work(writer *w, const psd_msg_lost_work *in, Psdpb__LostWork *out)
+{
+    psdpb__lost_work__init(out);
+    out->op = write_current_op(w, &in->op);
+    out->seq = in->seq;
+    out->total = in->total;
+    out->is_done = in->is_done;
     return true;
 }
 

@@ -238,6 +238,16 @@ static void fill_current(const psd_record *record, psd_time_ns now, psd_current_
         copy_tail(out->site, sizeof out->site, site);
 }
 
+bool psd_record_describe(const psd_recorder *recorder, uint64_t seq, psd_time_ns now, psd_current_op *out)
+{
+    psd_record record;
+    if (seq == 0 || !psd_record_read(recorder, seq, &record))
+        return false;
+    memset(out, 0, sizeof *out);
+    fill_current(&record, now, out);
+    return true;
+}
+
 void psd_record_current(const psd_recorder *recorder, psd_time_ns now, psd_current_op *out)
 {
     memset(out, 0, sizeof *out);

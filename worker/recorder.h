@@ -70,6 +70,8 @@ bool psd_record_read(const psd_recorder *recorder, uint64_t seq, psd_record *out
  * agent: a thread that never waits. */
 uint32_t psd_recorder_threads(const psd_recorder *recorder, uint32_t out[PSD_RECORD_THREADS]);
 
+/* What a record says, in the form of messages; false: it is not there any more. */
+bool psd_record_describe(const psd_recorder *recorder, uint64_t seq, psd_time_ns now, psd_current_op *out);
 /* The oldest operation still in flight; kind 0 if none. */
 void psd_record_current(const psd_recorder *recorder, psd_time_ns now, psd_current_op *out);
 uint64_t psd_record_done(const psd_recorder *recorder); /* operations completed */

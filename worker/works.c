@@ -1,6 +1,7 @@
 /* The table of works: reserving, publishing and ending them. Waiting is wait.c. */
 #include "worker/works.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -232,24 +233,60 @@ static psd_status wait_for(psd_ctx *ctx, psd_work_slot *slot, psd_time_ns deadli
     return status;
 }
 
-/* Its memory may be gone when psd_finalize returns, so the operation must end here. */
-static void settle(psd_ctx *ctx, psd_work_slot *slot, psd_time_ns deadline, bool tell)
+/* What is known of a work: from its record, or from the slot once the ring has gone round. */
+static void describe(psd_ctx *ctx, const psd_work_slot *slot, psd_current_op *out)
 {
-    static const char text[] = "a rank left with an operation unfinished";
-    psd_op_result result;
+    if (psd_record_describe(&ctx->recorder, slot->record, psd_now_ns(), out))
+        return;
+    memset(out, 0, sizeof *out);
+    out->kind = (uint8_t)slot->kind;
+    out->peer = slot->peer;
+    out->group = slot->group->id;
+    snprintf(out->site, sizeof out->site, "%.32s:%d", psd_site_file(slot->file), slot->line);
+}
+
+/* One that failed was broken by something else, which has been told elsewhere. */
+static void tell_lost(psd_ctx *ctx, const psd_current_op *op, const psd_work_slot *slot, psd_status status,
+                      uint32_t total)
+{
+    psd_msg msg = {.type = PSD_MSG_LOST_WORK};
+    psd_log("ops", PSD_LOG_WARN, "never waited for: %s%s%s from %s", psd_op_name((psd_op_kind)op->kind),
+            op->name[0] != '\0' ? " of " : "", op->name, op->site);
+    if (status < PSD_OK && status != PSD_INPROGRESS)
+        return;
+    msg.u.lost_work.op = *op;
+    msg.u.lost_work.seq = slot->record;
+    msg.u.lost_work.total = total;
+    msg.u.lost_work.is_done = status == PSD_OK;
+    psd_agent_tell(ctx->agent, &msg);
+}
+
+static void abort_unfinished(psd_ctx *ctx, const psd_work_slot *slot, const psd_current_op *op)
+{
     psd_msg msg = {.type = PSD_MSG_GROUP_FAIL};
-    if (tell)
-        psd_log("ops", PSD_LOG_WARN, "never waited for: %s from %s:%d", psd_op_name(slot->kind),
-                psd_site_file(slot->file), slot->line);
+    char *text = msg.u.abort.text;
+    snprintf(text, sizeof msg.u.abort.text, "rank %d left with an operation unfinished: %s%s%s from %s",
+             ctx->rank, psd_op_name((psd_op_kind)op->kind), op->name[0] != '\0' ? " of " : "", op->name,
+             op->site);
+    msg.u.abort.group = slot->group->id;
+    msg.u.abort.epoch = slot->group->epoch;
+    msg.u.abort.status = PSD_ERR_ABORTED;
+    msg.u.abort.culprit = ctx->rank;
+    psd_agent_tell(ctx->agent, &msg);
+    ctx->ops->group_abort(slot->group->backend, PSD_ERR_ABORTED, text);
+}
+
+/* Its memory may be gone when psd_finalize returns, so the operation must end here. */
+static void settle(psd_ctx *ctx, psd_work_slot *slot, psd_time_ns deadline, bool tell, uint32_t total)
+{
+    psd_op_result result;
+    psd_current_op op;
+    describe(ctx, slot, &op);
     psd_status status = wait_for(ctx, slot, deadline, &result);
+    if (tell)
+        tell_lost(ctx, &op, slot, status == PSD_INPROGRESS ? status : result.status, total);
     if (status == PSD_INPROGRESS) {
-        msg.u.abort.group = slot->group->id;
-        msg.u.abort.epoch = slot->group->epoch;
-        msg.u.abort.status = PSD_ERR_ABORTED;
-        msg.u.abort.culprit = ctx->rank;
-        memcpy(msg.u.abort.text, text, sizeof text);
-        psd_agent_tell(ctx->agent, &msg);
-        ctx->ops->group_abort(slot->group->backend, PSD_ERR_ABORTED, text);
+        abort_unfinished(ctx, slot, &op);
         status = wait_for(ctx, slot, psd_deadline_ns(psd_now_ns(), SETTLE_MS), &result);
     }
     if (status == PSD_INPROGRESS)
@@ -258,16 +295,23 @@ static void settle(psd_ctx *ctx, psd_work_slot *slot, psd_time_ns deadline, bool
         work_end(ctx, slot, &result);
 }
 
+static bool is_lost(const psd_work_slot *slot)
+{
+    uint32_t phase = (uint32_t)atomic_load(&slot->tag);
+    return phase != PSD_WORK_FREE && phase != PSD_WORK_DETACHED;
+}
+
 void psd_works_settle(psd_ctx *ctx)
 {
     uint32_t used = atomic_load(&ctx->works.used);
     psd_time_ns deadline = psd_deadline_ns(psd_now_ns(), SETTLE_MS);
-    uint32_t found = 0;
-    for (uint32_t i = 0; i < used; i++) {
+    uint32_t found = 0, total = 0;
+    for (uint32_t i = 0; i < used; i++)
+        total += is_lost(slot_at(&ctx->works, i));
+    for (uint32_t i = 0; i < used && found < total; i++) {
         psd_work_slot *slot = slot_at(&ctx->works, i);
-        uint32_t phase = (uint32_t)atomic_load(&slot->tag);
-        if (phase != PSD_WORK_FREE && phase != PSD_WORK_DETACHED)
-            settle(ctx, slot, deadline, ++found <= MOST_TOLD);
+        if (is_lost(slot))
+            settle(ctx, slot, deadline, ++found <= MOST_TOLD, total);
     }
     if (found > MOST_TOLD)
         psd_log("ops", PSD_LOG_WARN, "never waited for: %u operations more", found - MOST_TOLD);

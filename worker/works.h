@@ -60,8 +60,8 @@ psd_status psd_works_drain(psd_works *works, const psd_group_slot *group);
 /* The records of detached operations that this stream waits for, the newest `capacity` of them; returns how many there are. */
 int32_t psd_works_on_stream(psd_works *works, const void *stream, uint64_t *seqs, int32_t capacity);
 
-/* At finalize: warns of works never waited for, waits briefly for them, breaks the groups of those that
- * remain, and releases all. */
+/* At finalize: warns of works never waited for, tells psd of those that have not failed, waits briefly for them, breaks the
+ * groups of those that remain, and releases all. */
 void psd_works_settle(psd_ctx *ctx);
 
 #endif

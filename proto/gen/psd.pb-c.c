@@ -1222,7 +1222,52 @@ void   psdpb__incident__free_unpacked
   assert(message->base.descriptor == &psdpb__incident__descriptor);
   protobuf_c_message_free_unpacked ((ProtobufCMessage*)message, allocator);
 }
-static const ProtobufCFieldDescriptor psdpb__envelope__field_descriptors[46] =
+void   psdpb__lost_work__init
+                     (Psdpb__LostWork         *message)
+{
+  static const Psdpb__LostWork init_value = PSDPB__LOST_WORK__INIT;
+  *message = init_value;
+}
+size_t psdpb__lost_work__get_packed_size
+                     (const Psdpb__LostWork *message)
+{
+  assert(message->base.descriptor == &psdpb__lost_work__descriptor);
+  return protobuf_c_message_get_packed_size ((const ProtobufCMessage*)(message));
+}
+size_t psdpb__lost_work__pack
+                     (const Psdpb__LostWork *message,
+                      uint8_t       *out)
+{
+  assert(message->base.descriptor == &psdpb__lost_work__descriptor);
+  return protobuf_c_message_pack ((const ProtobufCMessage*)message, out);
+}
+size_t psdpb__lost_work__pack_to_buffer
+                     (const Psdpb__LostWork *message,
+                      ProtobufCBuffer *buffer)
+{
+  assert(message->base.descriptor == &psdpb__lost_work__descriptor);
+  return protobuf_c_message_pack_to_buffer ((const ProtobufCMessage*)message, buffer);
+}
+Psdpb__LostWork *
+       psdpb__lost_work__unpack
+                     (ProtobufCAllocator  *allocator,
+                      size_t               len,
+                      const uint8_t       *data)
+{
+  return (Psdpb__LostWork *)
+     protobuf_c_message_unpack (&psdpb__lost_work__descriptor,
+                                allocator, len, data);
+}
+void   psdpb__lost_work__free_unpacked
+                     (Psdpb__LostWork *message,
+                      ProtobufCAllocator *allocator)
+{
+  if(!message)
+    return;
+  assert(message->base.descriptor == &psdpb__lost_work__descriptor);
+  protobuf_c_message_free_unpacked ((ProtobufCMessage*)message, allocator);
+}
+static const ProtobufCFieldDescriptor psdpb__envelope__field_descriptors[49] =
 {
   {
     "version",
@@ -1776,6 +1821,42 @@ static const ProtobufCFieldDescriptor psdpb__envelope__field_descriptors[46] =
     0 | PROTOBUF_C_FIELD_FLAG_ONEOF,             /* flags */
     0,NULL,NULL    /* reserved1,reserved2, etc */
   },
+  {
+    "ops_ask",
+    58,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_MESSAGE,
+    offsetof(Psdpb__Envelope, body_case),
+    offsetof(Psdpb__Envelope, ops_ask),
+    &psdpb__query__descriptor,
+    NULL,
+    0 | PROTOBUF_C_FIELD_FLAG_ONEOF,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "ops",
+    59,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_MESSAGE,
+    offsetof(Psdpb__Envelope, body_case),
+    offsetof(Psdpb__Envelope, ops),
+    &psdpb__reply__descriptor,
+    NULL,
+    0 | PROTOBUF_C_FIELD_FLAG_ONEOF,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "lost_work",
+    60,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_MESSAGE,
+    offsetof(Psdpb__Envelope, body_case),
+    offsetof(Psdpb__Envelope, lost_work),
+    &psdpb__lost_work__descriptor,
+    NULL,
+    0 | PROTOBUF_C_FIELD_FLAG_ONEOF,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
 };
 static const unsigned psdpb__envelope__field_indices_by_name[] = {
   29,   /* field[29] = abort */
@@ -1797,7 +1878,10 @@ static const unsigned psdpb__envelope__field_indices_by_name[] = {
   1,   /* field[1] = job */
   45,   /* field[45] = log */
   44,   /* field[44] = log_ask */
+  48,   /* field[48] = lost_work */
   2,   /* field[2] = name */
+  47,   /* field[47] = ops */
+  46,   /* field[46] = ops_ask */
   16,   /* field[16] = plan_close */
   31,   /* field[31] = plan_go */
   13,   /* field[13] = plan_next */
@@ -1829,7 +1913,7 @@ static const ProtobufCIntRange psdpb__envelope__number_ranges[2 + 1] =
 {
   { 1, 0 },
   { 17, 5 },
-  { 0, 46 }
+  { 0, 49 }
 };
 const ProtobufCMessageDescriptor psdpb__envelope__descriptor =
 {
@@ -1839,7 +1923,7 @@ const ProtobufCMessageDescriptor psdpb__envelope__descriptor =
   "Psdpb__Envelope",
   "psdpb",
   sizeof(Psdpb__Envelope),
-  46,
+  49,
   psdpb__envelope__field_descriptors,
   psdpb__envelope__field_indices_by_name,
   2,  psdpb__envelope__number_ranges,
@@ -2405,7 +2489,7 @@ const ProtobufCMessageDescriptor psdpb__current_op__descriptor =
   (ProtobufCMessageInit) psdpb__current_op__init,
   NULL,NULL,NULL    /* reserved[123] */
 };
-static const ProtobufCFieldDescriptor psdpb__heartbeat__field_descriptors[10] =
+static const ProtobufCFieldDescriptor psdpb__heartbeat__field_descriptors[12] =
 {
   {
     "epoch",
@@ -2527,6 +2611,30 @@ static const ProtobufCFieldDescriptor psdpb__heartbeat__field_descriptors[10] =
     0,             /* flags */
     0,NULL,NULL    /* reserved1,reserved2, etc */
   },
+  {
+    "doing",
+    11,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_UINT32,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__Heartbeat, doing),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "doing_ns",
+    12,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_UINT64,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__Heartbeat, doing_ns),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
 };
 static const unsigned psdpb__heartbeat__field_indices_by_name[] = {
   3,   /* field[3] = bytes_received */
@@ -2535,6 +2643,8 @@ static const unsigned psdpb__heartbeat__field_indices_by_name[] = {
   7,   /* field[7] = communicator_bytes */
   8,   /* field[8] = communicators */
   6,   /* field[6] = current */
+  10,   /* field[10] = doing */
+  11,   /* field[11] = doing_ns */
   0,   /* field[0] = epoch */
   1,   /* field[1] = ops */
   4,   /* field[4] = pool_bytes */
@@ -2543,7 +2653,7 @@ static const unsigned psdpb__heartbeat__field_indices_by_name[] = {
 static const ProtobufCIntRange psdpb__heartbeat__number_ranges[1 + 1] =
 {
   { 1, 0 },
-  { 0, 10 }
+  { 0, 12 }
 };
 const ProtobufCMessageDescriptor psdpb__heartbeat__descriptor =
 {
@@ -2553,7 +2663,7 @@ const ProtobufCMessageDescriptor psdpb__heartbeat__descriptor =
   "Psdpb__Heartbeat",
   "psdpb",
   sizeof(Psdpb__Heartbeat),
-  10,
+  12,
   psdpb__heartbeat__field_descriptors,
   psdpb__heartbeat__field_indices_by_name,
   1,  psdpb__heartbeat__number_ranges,
@@ -4580,5 +4690,82 @@ const ProtobufCMessageDescriptor psdpb__incident__descriptor =
   psdpb__incident__field_indices_by_name,
   1,  psdpb__incident__number_ranges,
   (ProtobufCMessageInit) psdpb__incident__init,
+  NULL,NULL,NULL    /* reserved[123] */
+};
+static const ProtobufCFieldDescriptor psdpb__lost_work__field_descriptors[4] =
+{
+  {
+    "op",
+    1,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_MESSAGE,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__LostWork, op),
+    &psdpb__current_op__descriptor,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "seq",
+    2,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_UINT64,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__LostWork, seq),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "total",
+    3,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_UINT32,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__LostWork, total),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "is_done",
+    4,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_BOOL,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__LostWork, is_done),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+};
+static const unsigned psdpb__lost_work__field_indices_by_name[] = {
+  3,   /* field[3] = is_done */
+  0,   /* field[0] = op */
+  1,   /* field[1] = seq */
+  2,   /* field[2] = total */
+};
+static const ProtobufCIntRange psdpb__lost_work__number_ranges[1 + 1] =
+{
+  { 1, 0 },
+  { 0, 4 }
+};
+const ProtobufCMessageDescriptor psdpb__lost_work__descriptor =
+{
+  PROTOBUF_C__MESSAGE_DESCRIPTOR_MAGIC,
+  "psdpb.LostWork",
+  "LostWork",
+  "Psdpb__LostWork",
+  "psdpb",
+  sizeof(Psdpb__LostWork),
+  4,
+  psdpb__lost_work__field_descriptors,
+  psdpb__lost_work__field_indices_by_name,
+  1,  psdpb__lost_work__number_ranges,
+  (ProtobufCMessageInit) psdpb__lost_work__init,
   NULL,NULL,NULL    /* reserved[123] */
 };

@@ -42,6 +42,7 @@ typedef struct Psdpb__SnapThread Psdpb__SnapThread;
 typedef struct Psdpb__SnapOp Psdpb__SnapOp;
 typedef struct Psdpb__Snapshot Psdpb__Snapshot;
 typedef struct Psdpb__Incident Psdpb__Incident;
+typedef struct Psdpb__LostWork Psdpb__LostWork;
 
 
 /* --- enums --- */
@@ -91,7 +92,10 @@ typedef enum {
   PSDPB__ENVELOPE__BODY_SNAPSHOT = 54,
   PSDPB__ENVELOPE__BODY_INCIDENT = 55,
   PSDPB__ENVELOPE__BODY_LOG_ASK = 56,
-  PSDPB__ENVELOPE__BODY_LOG = 57
+  PSDPB__ENVELOPE__BODY_LOG = 57,
+  PSDPB__ENVELOPE__BODY_OPS_ASK = 58,
+  PSDPB__ENVELOPE__BODY_OPS = 59,
+  PSDPB__ENVELOPE__BODY_LOST_WORK = 60
     PROTOBUF_C__FORCE_ENUM_TO_BE_INT_SIZE(PSDPB__ENVELOPE__BODY__CASE)
 } Psdpb__Envelope__BodyCase;
 
@@ -149,6 +153,9 @@ struct  Psdpb__Envelope
     Psdpb__Incident *incident;
     Psdpb__Query *log_ask;
     Psdpb__Reply *log;
+    Psdpb__Query *ops_ask;
+    Psdpb__Reply *ops;
+    Psdpb__LostWork *lost_work;
   };
 };
 #define PSDPB__ENVELOPE__INIT \
@@ -261,10 +268,12 @@ struct  Psdpb__Heartbeat
    * 0: the backend has no communicators
    */
   uint32_t communicator_budget;
+  uint32_t doing;
+  uint64_t doing_ns;
 };
 #define PSDPB__HEARTBEAT__INIT \
  { PROTOBUF_C_MESSAGE_INIT (&psdpb__heartbeat__descriptor) \
-    , 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0 }
+    , 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, 0 }
 
 
 struct  Psdpb__GroupOpen
@@ -591,6 +600,19 @@ struct  Psdpb__Incident
 #define PSDPB__INCIDENT__INIT \
  { PROTOBUF_C_MESSAGE_INIT (&psdpb__incident__descriptor) \
     , 0, 0, 0, 0, 0,NULL, {0,NULL}, {0,NULL} }
+
+
+struct  Psdpb__LostWork
+{
+  ProtobufCMessage base;
+  Psdpb__CurrentOp *op;
+  uint64_t seq;
+  uint32_t total;
+  protobuf_c_boolean is_done;
+};
+#define PSDPB__LOST_WORK__INIT \
+ { PROTOBUF_C_MESSAGE_INIT (&psdpb__lost_work__descriptor) \
+    , NULL, 0, 0, 0 }
 
 
 /* Psdpb__Envelope methods */
@@ -1106,6 +1128,25 @@ Psdpb__Incident *
 void   psdpb__incident__free_unpacked
                      (Psdpb__Incident *message,
                       ProtobufCAllocator *allocator);
+/* Psdpb__LostWork methods */
+void   psdpb__lost_work__init
+                     (Psdpb__LostWork         *message);
+size_t psdpb__lost_work__get_packed_size
+                     (const Psdpb__LostWork   *message);
+size_t psdpb__lost_work__pack
+                     (const Psdpb__LostWork   *message,
+                      uint8_t             *out);
+size_t psdpb__lost_work__pack_to_buffer
+                     (const Psdpb__LostWork   *message,
+                      ProtobufCBuffer     *buffer);
+Psdpb__LostWork *
+       psdpb__lost_work__unpack
+                     (ProtobufCAllocator  *allocator,
+                      size_t               len,
+                      const uint8_t       *data);
+void   psdpb__lost_work__free_unpacked
+                     (Psdpb__LostWork *message,
+                      ProtobufCAllocator *allocator);
 /* --- per-message closures --- */
 
 typedef void (*Psdpb__Envelope_Closure)
@@ -1189,6 +1230,9 @@ typedef void (*Psdpb__Snapshot_Closure)
 typedef void (*Psdpb__Incident_Closure)
                  (const Psdpb__Incident *message,
                   void *closure_data);
+typedef void (*Psdpb__LostWork_Closure)
+                 (const Psdpb__LostWork *message,
+                  void *closure_data);
 
 /* --- services --- */
 
@@ -1222,6 +1266,7 @@ extern const ProtobufCMessageDescriptor psdpb__snap_thread__descriptor;
 extern const ProtobufCMessageDescriptor psdpb__snap_op__descriptor;
 extern const ProtobufCMessageDescriptor psdpb__snapshot__descriptor;
 extern const ProtobufCMessageDescriptor psdpb__incident__descriptor;
+extern const ProtobufCMessageDescriptor psdpb__lost_work__descriptor;
 
 PROTOBUF_C__END_DECLS
 

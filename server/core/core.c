@@ -49,16 +49,17 @@ void psd_core_free(psd_core *core)
 typedef void (*handler)(psd_core *core, member *m, const psd_msg *msg);
 
 static const handler handlers[PSD_MSG_TYPES] = {
-    [PSD_MSG_HEARTBEAT] = members_heartbeat, [PSD_MSG_GROUP_OPEN] = groups_open,
-    [PSD_MSG_GROUP_TOKEN] = groups_token,    [PSD_MSG_GROUP_READY] = groups_ready,
-    [PSD_MSG_GROUP_FAIL] = groups_fail,      [PSD_MSG_GROUP_CLOSE] = groups_close,
-    [PSD_MSG_PLAN_OPEN] = plans_open,        [PSD_MSG_PLAN_NEXT] = plans_next,
-    [PSD_MSG_PLAN_READY] = plans_ready,      [PSD_MSG_PLAN_PROGRESS] = plans_progress,
-    [PSD_MSG_PLAN_CLOSE] = plans_close,      [PSD_MSG_TABLE_OPEN] = tables_open,
-    [PSD_MSG_TABLE_READY] = tables_ready,    [PSD_MSG_TABLE_PROGRESS] = tables_progress,
-    [PSD_MSG_TABLE_CLOSE] = tables_close,    [PSD_MSG_BYE] = members_bye,
-    [PSD_MSG_CANCEL] = requests_cancel,      [PSD_MSG_STUCK] = watch_stuck,
-    [PSD_MSG_SNAPSHOT] = watch_snapshot,     [PSD_MSG_LOG] = logs_answer,
+    [PSD_MSG_HEARTBEAT] = members_heartbeat,   [PSD_MSG_GROUP_OPEN] = groups_open,
+    [PSD_MSG_GROUP_TOKEN] = groups_token,      [PSD_MSG_GROUP_READY] = groups_ready,
+    [PSD_MSG_GROUP_FAIL] = groups_fail,        [PSD_MSG_GROUP_CLOSE] = groups_close,
+    [PSD_MSG_PLAN_OPEN] = plans_open,          [PSD_MSG_PLAN_NEXT] = plans_next,
+    [PSD_MSG_PLAN_READY] = plans_ready,        [PSD_MSG_PLAN_PROGRESS] = plans_progress,
+    [PSD_MSG_PLAN_CLOSE] = plans_close,        [PSD_MSG_TABLE_OPEN] = tables_open,
+    [PSD_MSG_TABLE_READY] = tables_ready,      [PSD_MSG_TABLE_PROGRESS] = tables_progress,
+    [PSD_MSG_TABLE_CLOSE] = tables_close,      [PSD_MSG_BYE] = members_bye,
+    [PSD_MSG_CANCEL] = requests_cancel,        [PSD_MSG_STUCK] = watch_stuck,
+    [PSD_MSG_SNAPSHOT] = watch_snapshot,       [PSD_MSG_LOG] = logs_answer,
+    [PSD_MSG_LOST_WORK] = incidents_lost_work,
 };
 
 static bool same_ident(const member *m, const psd_ident *ident)

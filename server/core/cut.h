@@ -31,6 +31,9 @@ void cut_free(cut *c);
 /* report.c: a finding in words. `first`: also for those that are stuck for another reason than the findings'. */
 void report_write(const cut *c, const waits_finding *f, bool first, psd_msg_incident *out);
 
+/* report.c: a work that a rank never waited for, in words. */
+void report_lost_work(int32_t rank, const psd_msg_lost_work *lost, psd_msg_incident *out);
+
 /* A copy in one block: free() it. NULL: no memory. */
 psd_msg_snapshot *snap_copy(const psd_msg_snapshot *from);
 

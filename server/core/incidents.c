@@ -91,6 +91,22 @@ void incidents_decided(psd_core *core, const psd_event *event)
     }
 }
 
+/* Told when the worker leaves, and again after a resync. */
+void incidents_lost_work(psd_core *core, member *m, const psd_msg *msg)
+{
+    psd_msg_incident body;
+    job *j = m->job;
+    if (m->rank < 0 || j->state != JOB_RUNNING)
+        return;
+    report_lost_work(m->rank, &msg->u.lost_work, &body);
+    body.key ^= m->incarnation;
+    for (uint32_t i = 0; i < MAX_INCIDENTS; i++)
+        if (j->incidents[i] != NULL && j->incidents[i]->body.key == body.key)
+            return;
+    mark_journal(core);
+    add(core, j, &body);
+}
+
 void incidents_free(job *j)
 {
     for (uint32_t i = 0; i < MAX_INCIDENTS; i++) {

@@ -293,6 +293,30 @@ static uint64_t mix_key(uint64_t key, uint64_t value)
     return (key ^ value) * UINT64_C(0x100000001b3);
 }
 
+void report_lost_work(int32_t rank, const psd_msg_lost_work *lost, psd_msg_incident *out)
+{
+    const psd_current_op *op = &lost->op;
+    const char *name = psd_op_name((psd_op_kind)op->kind);
+    *out = (psd_msg_incident){.kind = INCIDENT_LOST_WORK, .report_only = true, .culprit = rank};
+    (void)snprintf(out->text, sizeof out->text,
+                   "lost-work: rank %d left and never waited for its %s%s%s at %s", rank, name,
+                   op->name[0] != 0 ? " of " : "", op->name, op->site);
+    psd_append(out->text, sizeof out->text, ", which %s",
+               lost->is_done ? "had completed" : "was not complete: its group was aborted");
+    if (lost->total > 1)
+        psd_append(out->text, sizeof out->text, " (%u such works in all)", lost->total);
+    psd_append(out->text, sizeof out->text,
+               "; cure: end it with psd_wait or psd_waitall before psd_finalize");
+    (void)snprintf(out->rows, sizeof out->rows, "%d\tlost\t%s\t%u\t%lld", rank, name, op->group,
+                   lost->is_done ? (long long)(op->ordinal & INT64_MAX) : -1LL);
+    append_field(out->rows, sizeof out->rows, op->name);
+    psd_append(out->rows, sizeof out->rows, "\t%d", op->peer);
+    append_field(out->rows, sizeof out->rows, op->site);
+    psd_append(out->rows, sizeof out->rows, "\t-1\t-1\n");
+    out->key = mix_key(mix_key(mix_key(UINT64_C(0xcbf29ce484222325), INCIDENT_LOST_WORK), (uint32_t)rank),
+                       lost->seq);
+}
+
 void report_write(const cut *c, const waits_finding *f, bool first, psd_msg_incident *out)
 {
     *out = (psd_msg_incident){.kind = f->class, .report_only = c->report_only, .culprit = -1};

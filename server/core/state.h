@@ -29,6 +29,7 @@
 #define PENDING_IDS          UINT32_C(0x80000000) /* requests for groups are numbered from here, groups below */
 #define MAX_NOTES            512
 #define MAX_INCIDENTS        32 /* kept of a job */
+#define INCIDENT_LOST_WORK   5  /* after the waits_class: information, no hang; never open */
 #define MAX_LOST_PER_TIMER   64 /* leases ended in one step; more follow at once */
 #define NOTICE_INTERVAL_NS   PSD_NS_PER_S
 #define GRACE_LONGEST_NS     PSD_NS_PER_S
@@ -595,6 +596,7 @@ void watch_timer(psd_core *core);
 void watch_member_ended(psd_core *core, member *m); /* who waits for it may be stuck now */
 void watch_restart(psd_core *core);
 void watch_free(job *j);
+void incidents_lost_work(psd_core *core, member *m, const psd_msg *msg);
 void incidents_decided(psd_core *core, const psd_event *event);
 bool incidents_has(const psd_core *core, const job *j, uint64_t key); /* an open one */
 bool incident_is_open(const job *j, const incident *i);

@@ -8,7 +8,7 @@
 #define COLUMNS(list) list, sizeof(list) / sizeof((list)[0])
 #define FIELDS        10
 
-static const char *const kinds[] = {"", "deadlock", "orphan", "peer-failed", "mismatch"};
+static const char *const kinds[] = {"", "deadlock", "orphan", "peer-failed", "mismatch", "lost-work"};
 
 static const char *kind_name(const incident *i)
 {
@@ -19,6 +19,8 @@ static const char *state_name(const job *j, const incident *i)
 {
     if (i->is_acknowledged)
         return "acknowledged";
+    if (i->body.kind == INCIDENT_LOST_WORK)
+        return "information";
     return incident_is_open(j, i) ? "open" : "closed";
 }
 
@@ -104,18 +106,22 @@ static void visit_rows_of(psd_core *core, const job *j, const incident *i, page 
     }
 }
 
+/* What is open, or else the last hang; and works that were never waited for. */
 static void visit_why(psd_core *core, job *j, page *p)
 {
     const incident *i, *last = NULL;
     bool any = false;
     for (uint32_t at = 0; (i = incident_at(j, at)) != NULL; at++) {
-        last = i;
+        last = i->body.kind != INCIDENT_LOST_WORK ? i : last;
         any = any || incident_is_open(j, i);
         if (incident_is_open(j, i))
             visit_rows_of(core, j, i, p);
     }
     if (!any && last != NULL)
         visit_rows_of(core, j, last, p);
+    for (uint32_t at = 0; (i = incident_at(j, at)) != NULL; at++)
+        if (i->body.kind == INCIDENT_LOST_WORK && !i->is_acknowledged)
+            visit_rows_of(core, j, i, p);
 }
 
 /* -------------------------------------------------------------------------------------------------- lists */

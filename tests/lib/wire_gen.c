@@ -127,6 +127,20 @@ static void gen_refuse(gen *g, psd_msg_refuse *out)
     TEXT(out->text);
 }
 
+static void gen_current_op(gen *g, psd_current_op *out)
+{
+    out->kind = (uint8_t)(1 + below(g, PSD_OP_BARRIER));
+    out->dtype = (uint8_t)below(g, PSD_F8E5M2 + 1);
+    out->redop = (uint8_t)below(g, PSD_BXOR + 1);
+    out->peer = (int32_t)below(g, PSD_MAX_WORLD + 1) - 1;
+    out->group = any32(g);
+    out->ordinal = any64(g);
+    out->count = natural(g);
+    out->age_ns = natural(g);
+    TEXT(out->name);
+    TEXT(out->site);
+}
+
 static void gen_heartbeat(gen *g, psd_msg_heartbeat *out)
 {
     out->epoch = any64(g);
@@ -138,19 +152,11 @@ static void gen_heartbeat(gen *g, psd_msg_heartbeat *out)
     out->communicator_bytes = any64(g);
     out->communicators = any32(g);
     out->communicator_budget = any32(g);
+    out->doing = (uint8_t)below(g, PSD_DOING_POLLING + 1);
+    out->doing_ns = natural(g);
     out->current.peer = -1;
-    if (below(g, 3) == 0)
-        return;
-    out->current.kind = (uint8_t)(1 + below(g, PSD_OP_BARRIER));
-    out->current.dtype = (uint8_t)below(g, PSD_F8E5M2 + 1);
-    out->current.redop = (uint8_t)below(g, PSD_BXOR + 1);
-    out->current.peer = (int32_t)below(g, PSD_MAX_WORLD + 1) - 1;
-    out->current.group = any32(g);
-    out->current.ordinal = any64(g);
-    out->current.count = natural(g);
-    out->current.age_ns = natural(g);
-    TEXT(out->current.name);
-    TEXT(out->current.site);
+    if (below(g, 3) != 0)
+        gen_current_op(g, &out->current);
 }
 
 static void gen_group_open(gen *g, psd_msg_group_open *out)
@@ -414,6 +420,14 @@ static void gen_incident(gen *g, psd_msg_incident *out)
         out->groups[i] = any32(g);
     TEXT(out->text);
     TEXT(out->rows);
+}
+
+static void gen_lost_work(gen *g, psd_msg_lost_work *out)
+{
+    gen_current_op(g, &out->op);
+    out->seq = any64(g);
+    out->total = any32(g);
+    out->is_done = below(g, 2) == 0;
 }
 
 static void gen_body(gen *g, psd_msg *out)

@@ -53,11 +53,12 @@ run() { # number form ranks scenario
     timeout 60 "$bin/psrun" --job "s$1" -n "$3" --timeout 30s -- "$program" "${words[0]}" "$2" "${words[@]:1}" >"$work/$1.out" 2>&1
 }
 
+code=7 # exit status of a wrong program
 check_wrong() { # scenario ranks class text... number
     local scenario=$1 ranks=$2 class=$3 me=${*: -1} ok=0 expected place status
     run "$me" wrong "$ranks" "$scenario"
     status=$?
-    [ $status = 7 ] || { echo "exit status $status" >>"$work/$me.missing"; ok=1; }
+    [ $status = $code ] || { echo "exit status $status" >>"$work/$me.missing"; ok=1; }
     # Who failed soonest had come last: from its block to its error.
     grep -oE 'failed after [0-9.]+' "$work/$me.out" | cut -d' ' -f3 | sort -n | head -1 >>"$work/times"
     "$bin/psctl" why --job "s$me" --json >"$work/$me.why" 2>&1
@@ -120,12 +121,16 @@ wrong one_more 2 orphan barrier
 wrong tags 2 deadlock 'same tag'
 wrong ring 4 deadlock
 wrong any_source 3 deadlock 'from any rank'
+code=0 # these do not hang
+wrong lost_work 2 lost-work '"tensor":"lost"' '"op":"send"' '"state":"information"' 'had completed' 'psd_wait'
+wrong lost_send 2 orphan 'send' '"lost'
+code=7
 export PSD_EAGER_LIMIT=0
 wrong head_to_head 3 deadlock
 wrong reduce_and_send 2 deadlock
 twin head_to_head 2
 unset PSD_EAGER_LIMIT
-for name in head_to_head both_receive lonely_batch two_orphans reduce_and_send two_groups counts dtypes broadcasts kinds one_more ring any_source; do
+for name in head_to_head both_receive lonely_batch two_orphans reduce_and_send two_groups counts dtypes broadcasts kinds one_more ring any_source lost_work lost_send; do
     twin $name 3
 done
 for name in head_to_head reduce_and_send ring any_source; do

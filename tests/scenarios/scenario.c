@@ -220,6 +220,34 @@ static void any_source(void)
         TRY(psd_recv(ctx, PSD_WORLD, &x, PSD_ANY_SOURCE, NULL, NULL)); /* @any_source */
 }
 
+/* A work that nobody waits for; it completes, and the program ends well. */
+static void lost_work(void)
+{
+    psd_tensor x = tensor(0, 4, "lost"), y = tensor(1, 4, "y");
+    psd_work work;
+    if (rank == 0)
+        TRY(psd_isend(ctx, PSD_WORLD, &x, 1, NULL, &work)); /* @lost_work */
+    if (rank == 1)
+        TRY(psd_recv(ctx, PSD_WORLD, &y, 0, NULL, NULL));
+    TRY(psd_barrier(ctx, PSD_WORLD, NULL));
+    if (rank == 0 && !wrong)
+        TRY(psd_wait(ctx, work, 0));
+}
+
+/* One whose receive never comes: that its peer leaves is found first. */
+static void lost_send(void)
+{
+    psd_tensor x = tensor(0, MANY, "lost"), y = tensor(1, MANY, "y");
+    psd_work work;
+    if (rank == 0) {
+        TRY(psd_isend(ctx, PSD_WORLD, &x, 1, NULL, &work)); /* @lost_send */
+        if (!wrong)
+            TRY(psd_wait(ctx, work, 0));
+    } else if (rank == 1 && !wrong) {
+        TRY(psd_recv(ctx, PSD_WORLD, &y, 0, NULL, NULL));
+    }
+}
+
 /* What a slow rank does is no test's waiting. */
 static void compute(void)
 {
@@ -255,6 +283,8 @@ static const scenario first[] = {
     {"tags", tags},
     {"ring", ring},
     {"any_source", any_source},
+    {"lost_work", lost_work},
+    {"lost_send", lost_send},
     {NULL, NULL},
 };
 

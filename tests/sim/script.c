@@ -385,6 +385,18 @@ static void do_stuck(sim *s, sim_worker *w, const words *in)
     sim_say(s, w, &msg);
 }
 
+/* A work that it never waited for. */
+static void do_lost(sim *s, sim_worker *w, const words *in)
+{
+    psd_msg msg = {.type = PSD_MSG_LOST_WORK};
+    msg.u.lost_work =
+        (psd_msg_lost_work){.seq = (uint64_t)number(in, 2), .total = 2, .is_done = in->count > 3};
+    msg.u.lost_work.op = (psd_current_op){.kind = PSD_OP_SEND, .dtype = PSD_F32, .peer = 1, .group = 1};
+    copy_name(msg.u.lost_work.op.name, "grad");
+    (void)snprintf(msg.u.lost_work.op.site, sizeof(msg.u.lost_work.op.site), "train.c:42");
+    sim_say(s, w, &msg);
+}
+
 static void do_runs(sim *s, sim_worker *w, const words *in)
 {
     (void)s;
@@ -450,7 +462,7 @@ static const worker_command worker_commands[] = {
     {"loaded", do_loaded},     {"ran", do_ran},         {"unplan", do_unplan},   {"table", do_table},
     {"room", do_room},         {"served", do_served},   {"untable", do_untable}, {"stuck", do_stuck},
     {"runs", do_runs},         {"started", do_started}, {"moved", do_moved},     {"counted", do_counted},
-    {"reports", do_reports},
+    {"reports", do_reports},   {"lost", do_lost},
 };
 
 static bool run_for_workers(sim *s, const words *in)

@@ -194,16 +194,61 @@ PSD_TEST(works, one_thread_waits_for_a_work)
     solo_close(&s, PSD_OK);
 }
 
+/* What psd is told; read once the fake has stopped. */
+typedef struct told {
+    psd_msg_lost_work lost;
+    int count;
+    char abort[PSD_MAX_TEXT];
+} told;
+
+static bool note_lost(fake_psd *psd, const psd_msg *msg, void *arg)
+{
+    told *t = arg;
+    (void)psd;
+    if (msg->type == PSD_MSG_LOST_WORK) {
+        t->lost = msg->u.lost_work;
+        t->count++;
+    }
+    if (msg->type == PSD_MSG_GROUP_FAIL)
+        memcpy(t->abort, msg->u.abort.text, sizeof t->abort);
+    return msg->type == PSD_MSG_LOST_WORK;
+}
+
 PSD_TEST(works, finalize_settles_what_was_never_waited_for)
 {
-    solo s = solo_open(NULL, NULL);
+    told t = {.count = 0};
+    solo s = solo_open(note_lost, &t);
     int32_t x = 0;
     psd_work done = receive(s.ctx, &x, 0);
     send(s.ctx, 5, 0);
     (void)done;
     solo_close(&s, PSD_OK);
+    cr_assert_eq(t.count, 1);
+    cr_assert(t.lost.is_done && t.lost.total == 1 && t.lost.seq == 1);
+    cr_assert_eq(t.lost.op.kind, PSD_OP_RECV);
+    cr_assert_str_eq(t.lost.op.name, "to");
+    cr_assert_not_null(strstr(t.lost.op.site, "test_works.c:"));
 
-    s = solo_open(NULL, NULL);
+    t = (told){.count = 0};
+    s = solo_open(note_lost, &t);
     (void)receive(s.ctx, &x, 0);
     solo_close(&s, PSD_ERR_ABORTED);
+    cr_assert(t.count == 1 && !t.lost.is_done);
+    cr_assert_not_null(
+        strstr(t.abort, "rank 0 left with an operation unfinished: recv of to from test_works.c:"), "%s",
+        t.abort);
+}
+
+PSD_TEST(works, finalize_names_some_of_many_lost_works)
+{
+    told t = {.count = 0};
+    solo s = solo_open(note_lost, &t);
+    int32_t x[8] = {0};
+    for (int i = 0; i < 8; i++) {
+        (void)receive(s.ctx, &x[i], i);
+        send(s.ctx, i, i);
+    }
+    solo_close(&s, PSD_OK);
+    cr_assert_eq(t.count, 5);
+    cr_assert_eq(t.lost.total, 8);
 }
