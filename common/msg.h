@@ -24,6 +24,8 @@
 #define PSD_MAX_SNAP_THREADS 256
 #define PSD_MAX_INCIDENT     2048 /* rows of an incident, text */
 #define PSD_INCIDENT_GROUPS  16
+#define PSD_INCIDENT_SIDES   16 /* ranks of a mismatch whose operations are kept */
+#define PSD_ABORT_SIDES      2  /* that one GROUP_FAIL tells of */
 
 typedef enum psd_msg_type {
     PSD_MSG_NONE = 0,
@@ -214,13 +216,30 @@ typedef struct psd_msg_group {
     int64_t warmup_ns; /* READY only */
 } psd_msg_group;
 
-/* GROUP_FAIL from a worker, ABORT from psd. Culprit: world rank, -1 when none is known. */
+/* What a rank called, of those that do not fit together or of one that nobody comes to. */
+typedef struct psd_op_side {
+    int32_t rank; /* world rank */
+    uint8_t kind; /* psd_op_kind, never BATCH */
+    uint8_t dtype;
+    uint8_t redop;
+    int32_t peer;     /* sends and receives: world rank; -1: none, or any source */
+    int32_t root;     /* collectives: group rank, or what else must agree (PSD_ROOT_PARTS); -1 */
+    uint64_t ordinal; /* UINT64_MAX: none, a receive without its message */
+    int64_t count;
+    char name[PSD_MAX_NAME]; /* of the tensor; "": not known */
+    char site[PSD_MAX_SITE + 12]; /* "train.c:12"; "": not known */
+} psd_op_side;
+
+/* GROUP_FAIL from a worker, ABORT from psd. Culprit: world rank, -1 when none is known. Sides: GROUP_FAIL only. One of
+ * a group that is broken already adds its sides to what is known. */
 typedef struct psd_msg_abort {
     uint32_t group;
     uint64_t epoch;
     psd_status status;
     int32_t culprit;
     char text[PSD_MAX_TEXT];
+    uint32_t side_count;
+    psd_op_side sides[PSD_ABORT_SIDES];
 } psd_msg_abort;
 
 typedef enum psd_plan_kind {
@@ -375,6 +394,8 @@ typedef struct psd_msg_incident {
     uint32_t groups[PSD_INCIDENT_GROUPS]; /* to be aborted, unless report_only */
     char text[PSD_MAX_TEXT];
     char rows[PSD_MAX_INCIDENT];
+    uint64_t more;   /* ranks concerned that have no row */
+    char detail[16]; /* of a mismatch: what is not the same, "count" */
 } psd_msg_incident;
 
 /* A question of psctl: `view` is status, ranks, groups, plans, ops, tables, events, version; or the

@@ -159,12 +159,40 @@ static bool read_group(psd_reader *r, const Psdpb__Group *in, psd_msg_group *out
     return true;
 }
 
+static bool read_side(psd_reader *r, const Psdpb__Side *in, psd_op_side *out)
+{
+    if (!psd_read_range(r, "abort.sides.rank", in->rank, 0, PSD_MAX_WORLD - 1) ||
+        !psd_read_range(r, "abort.sides.kind", in->kind, PSD_OP_SEND, PSD_OP_BARRIER) ||
+        (in->kind == PSD_OP_BATCH && !psd_read_fail(r, PSD_ERR_FORMAT, "abort.sides.kind", "is batch")) ||
+        !psd_read_range(r, "abort.sides.dtype", in->dtype, 0, PSD_F8E5M2) ||
+        !psd_read_range(r, "abort.sides.redop", in->redop, 0, PSD_BXOR) ||
+        !psd_read_range(r, "abort.sides.peer", in->peer, -1, PSD_MAX_WORLD - 1) ||
+        !psd_read_unsigned(r, "abort.sides.count", in->count, INT64_MAX) ||
+        !psd_read_text(r, "abort.sides.name", in->name, out->name, sizeof out->name) ||
+        !psd_read_text(r, "abort.sides.site", in->site, out->site, sizeof out->site))
+        return false;
+    out->rank = in->rank;
+    out->kind = (uint8_t)in->kind;
+    out->dtype = (uint8_t)in->dtype;
+    out->redop = (uint8_t)in->redop;
+    out->peer = in->peer;
+    out->root = in->root;
+    out->ordinal = in->ordinal;
+    out->count = (int64_t)in->count;
+    return true;
+}
+
 static bool read_abort(psd_reader *r, const Psdpb__Abort *in, psd_msg_abort *out)
 {
     if (!psd_read_status(r, "abort.status", in->status, &out->status) ||
         !psd_read_range(r, "abort.culprit", in->culprit, -1, PSD_MAX_WORLD - 1) ||
+        !psd_read_range(r, "abort.sides", (int64_t)in->n_sides, 0, PSD_ABORT_SIDES) ||
         !psd_read_text(r, "abort.text", in->text, out->text, sizeof out->text))
         return false;
+    for (size_t i = 0; i < in->n_sides; i++)
+        if (!read_side(r, in->sides[i], &out->sides[i]))
+            return false;
+    out->side_count = (uint32_t)in->n_sides;
     out->group = in->group;
     out->epoch = in->epoch;
     out->culprit = in->culprit;
@@ -492,8 +520,10 @@ static bool read_incident(psd_reader *r, const Psdpb__Incident *in, psd_msg_inci
         !psd_read_range(r, "incident.culprit", in->culprit, -1, PSD_MAX_WORLD - 1) ||
         !psd_read_range(r, "incident.groups", (int64_t)in->n_groups, 0, PSD_INCIDENT_GROUPS) ||
         !psd_read_text(r, "incident.text", in->text, out->text, sizeof out->text) ||
-        !psd_read_text(r, "incident.rows", in->rows, out->rows, sizeof out->rows))
+        !psd_read_text(r, "incident.rows", in->rows, out->rows, sizeof out->rows) ||
+        !psd_read_text(r, "incident.detail", in->detail, out->detail, sizeof out->detail))
         return false;
+    out->more = in->more;
     out->kind = in->kind;
     out->report_only = in->report_only;
     out->key = in->key;

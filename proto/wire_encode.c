@@ -247,16 +247,42 @@ static bool write_group(writer *w, const psd_msg_group *in, Psdpb__Group *out)
     return true;
 }
 
+static bool write_sides(writer *w, const psd_msg_abort *in, Psdpb__Abort *out)
+{
+    if (in->side_count > PSD_ABORT_SIDES)
+        return fail(w, PSD_ERR_LIMIT);
+    Psdpb__Side *sides = scratch(w, in->side_count, sizeof *sides);
+    out->sides = scratch(w, in->side_count, sizeof(Psdpb__Side *));
+    if (sides == NULL || out->sides == NULL)
+        return false;
+    out->n_sides = in->side_count;
+    for (uint32_t i = 0; i < in->side_count; i++) {
+        const psd_op_side *from = &in->sides[i];
+        psdpb__side__init(&sides[i]);
+        sides[i].rank = from->rank;
+        sides[i].kind = from->kind;
+        sides[i].dtype = from->dtype;
+        sides[i].redop = from->redop;
+        sides[i].peer = from->peer;
+        sides[i].root = from->root;
+        sides[i].ordinal = from->ordinal;
+        sides[i].count = (uint64_t)from->count;
+        sides[i].name = TEXT(from->name);
+        sides[i].site = TEXT(from->site);
+        out->sides[i] = &sides[i];
+    }
+    return true;
+}
+
 static bool write_abort(writer *w, const psd_msg_abort *in, Psdpb__Abort *out)
 {
-    (void)w;
     psdpb__abort__init(out);
     out->group = in->group;
     out->epoch = in->epoch;
     out->status = in->status;
     out->culprit = in->culprit;
     out->text = TEXT(in->text);
-    return true;
+    return write_sides(w, in, out);
 }
 
 static bool write_plan_open(writer *w, const psd_msg_plan_open *in, Psdpb__PlanOpen *out)
@@ -470,7 +496,7 @@ static bool write_reply(writer *w, const psd_msg_reply *in, Psdpb__Reply *out)
 static bool write_snap_threads(writer *w, const psd_msg_snapshot *in, Psdpb__Snapshot *out)
 {
     Psdpb__SnapThread *threads = scratch(w, in->thread_count, sizeof *threads);
-    out->threads = scratch(w, in->thread_count, sizeof *out->threads);
+    out->threads = scratch(w, in->thread_count, sizeof(Psdpb__SnapThread *));
     if (threads == NULL || out->threads == NULL)
         return false;
     out->n_threads = in->thread_count;
@@ -493,7 +519,7 @@ static bool write_snap_threads(writer *w, const psd_msg_snapshot *in, Psdpb__Sna
 static bool write_snap_ops(writer *w, const psd_msg_snapshot *in, Psdpb__Snapshot *out)
 {
     Psdpb__SnapOp *ops = scratch(w, in->op_count, sizeof *ops);
-    out->ops = scratch(w, in->op_count, sizeof *out->ops);
+    out->ops = scratch(w, in->op_count, sizeof(Psdpb__SnapOp *));
     if (ops == NULL || out->ops == NULL)
         return false;
     out->n_ops = in->op_count;
@@ -555,6 +581,8 @@ static bool write_incident(writer *w, const psd_msg_incident *in, Psdpb__Inciden
     out->groups = numbers_of(in->groups);
     out->text = TEXT(in->text);
     out->rows = TEXT(in->rows);
+    out->more = in->more;
+    out->detail = TEXT(in->detail);
     return true;
 }
 

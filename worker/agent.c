@@ -352,10 +352,19 @@ static void make_utf8(char *text)
             *c = '?';
 }
 
+static void clean_abort(psd_msg_abort *abort)
+{
+    make_utf8(abort->text);
+    for (uint32_t i = 0; i < abort->side_count; i++) {
+        make_utf8(abort->sides[i].name);
+        make_utf8(abort->sides[i].site);
+    }
+}
+
 static void clean_texts(psd_msg *msg)
 {
     if (msg->type == PSD_MSG_GROUP_FAIL)
-        make_utf8(msg->u.abort.text);
+        clean_abort(&msg->u.abort);
     else if (msg->type == PSD_MSG_BYE)
         make_utf8(msg->u.bye.text);
     else if (msg->type == PSD_MSG_TABLE_READY)

@@ -181,7 +181,8 @@ static psd_status take_snapshot(void *owner, psd_time_ns now, psd_msg_snapshot *
 }
 
 /* From the backend, under its locks: only queues. */
-static void on_group_broken(void *owner, uint32_t group, psd_status status, int32_t culprit, const char *text)
+static void on_disagreement(void *owner, uint32_t group, psd_status status, int32_t culprit, const char *text,
+                            const psd_op_side *sides, uint32_t side_count)
 {
     psd_ctx *ctx = owner;
     psd_msg msg = {.type = PSD_MSG_GROUP_FAIL};
@@ -189,7 +190,14 @@ static void on_group_broken(void *owner, uint32_t group, psd_status status, int3
     msg.u.abort.status = status;
     msg.u.abort.culprit = culprit;
     snprintf(msg.u.abort.text, sizeof msg.u.abort.text, "%s", text);
+    for (uint32_t i = 0; i < side_count && i < PSD_ABORT_SIDES; i++)
+        msg.u.abort.sides[msg.u.abort.side_count++] = sides[i];
     psd_agent_tell(ctx->agent, &msg);
+}
+
+static void on_group_broken(void *owner, uint32_t group, psd_status status, int32_t culprit, const char *text)
+{
+    on_disagreement(owner, group, status, culprit, text, NULL, 0);
 }
 
 /* --------------------------------------------------------------------------------------------------- init */
@@ -257,6 +265,7 @@ static psd_status open_backend(PSD_AT, psd_ctx *ctx)
         .ring_bytes = (size_t)s->ring_bytes,
         .run_dir = s->run_dir,
         .on_group_broken = on_group_broken,
+        .on_disagreement = on_disagreement,
         .on_detached_done = on_detached_done,
         .on_stuck = on_stuck,
         .owner = ctx,

@@ -592,6 +592,51 @@ void   psdpb__abort__free_unpacked
   assert(message->base.descriptor == &psdpb__abort__descriptor);
   protobuf_c_message_free_unpacked ((ProtobufCMessage*)message, allocator);
 }
+void   psdpb__side__init
+                     (Psdpb__Side         *message)
+{
+  static const Psdpb__Side init_value = PSDPB__SIDE__INIT;
+  *message = init_value;
+}
+size_t psdpb__side__get_packed_size
+                     (const Psdpb__Side *message)
+{
+  assert(message->base.descriptor == &psdpb__side__descriptor);
+  return protobuf_c_message_get_packed_size ((const ProtobufCMessage*)(message));
+}
+size_t psdpb__side__pack
+                     (const Psdpb__Side *message,
+                      uint8_t       *out)
+{
+  assert(message->base.descriptor == &psdpb__side__descriptor);
+  return protobuf_c_message_pack ((const ProtobufCMessage*)message, out);
+}
+size_t psdpb__side__pack_to_buffer
+                     (const Psdpb__Side *message,
+                      ProtobufCBuffer *buffer)
+{
+  assert(message->base.descriptor == &psdpb__side__descriptor);
+  return protobuf_c_message_pack_to_buffer ((const ProtobufCMessage*)message, buffer);
+}
+Psdpb__Side *
+       psdpb__side__unpack
+                     (ProtobufCAllocator  *allocator,
+                      size_t               len,
+                      const uint8_t       *data)
+{
+  return (Psdpb__Side *)
+     protobuf_c_message_unpack (&psdpb__side__descriptor,
+                                allocator, len, data);
+}
+void   psdpb__side__free_unpacked
+                     (Psdpb__Side *message,
+                      ProtobufCAllocator *allocator)
+{
+  if(!message)
+    return;
+  assert(message->base.descriptor == &psdpb__side__descriptor);
+  protobuf_c_message_free_unpacked ((ProtobufCMessage*)message, allocator);
+}
 void   psdpb__plan_open__init
                      (Psdpb__PlanOpen         *message)
 {
@@ -2978,7 +3023,7 @@ const ProtobufCMessageDescriptor psdpb__group__descriptor =
   (ProtobufCMessageInit) psdpb__group__init,
   NULL,NULL,NULL    /* reserved[123] */
 };
-static const ProtobufCFieldDescriptor psdpb__abort__field_descriptors[5] =
+static const ProtobufCFieldDescriptor psdpb__abort__field_descriptors[6] =
 {
   {
     "group",
@@ -3040,18 +3085,31 @@ static const ProtobufCFieldDescriptor psdpb__abort__field_descriptors[5] =
     0,             /* flags */
     0,NULL,NULL    /* reserved1,reserved2, etc */
   },
+  {
+    "sides",
+    6,
+    PROTOBUF_C_LABEL_REPEATED,
+    PROTOBUF_C_TYPE_MESSAGE,
+    offsetof(Psdpb__Abort, n_sides),
+    offsetof(Psdpb__Abort, sides),
+    &psdpb__side__descriptor,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
 };
 static const unsigned psdpb__abort__field_indices_by_name[] = {
   3,   /* field[3] = culprit */
   1,   /* field[1] = epoch */
   0,   /* field[0] = group */
+  5,   /* field[5] = sides */
   2,   /* field[2] = status */
   4,   /* field[4] = text */
 };
 static const ProtobufCIntRange psdpb__abort__number_ranges[1 + 1] =
 {
   { 1, 0 },
-  { 0, 5 }
+  { 0, 6 }
 };
 const ProtobufCMessageDescriptor psdpb__abort__descriptor =
 {
@@ -3061,11 +3119,166 @@ const ProtobufCMessageDescriptor psdpb__abort__descriptor =
   "Psdpb__Abort",
   "psdpb",
   sizeof(Psdpb__Abort),
-  5,
+  6,
   psdpb__abort__field_descriptors,
   psdpb__abort__field_indices_by_name,
   1,  psdpb__abort__number_ranges,
   (ProtobufCMessageInit) psdpb__abort__init,
+  NULL,NULL,NULL    /* reserved[123] */
+};
+static const ProtobufCFieldDescriptor psdpb__side__field_descriptors[10] =
+{
+  {
+    "rank",
+    1,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_SINT32,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__Side, rank),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "kind",
+    2,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_UINT32,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__Side, kind),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "dtype",
+    3,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_UINT32,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__Side, dtype),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "redop",
+    4,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_UINT32,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__Side, redop),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "peer",
+    5,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_SINT32,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__Side, peer),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "root",
+    6,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_SINT32,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__Side, root),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "ordinal",
+    7,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_UINT64,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__Side, ordinal),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "count",
+    8,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_UINT64,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__Side, count),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "name",
+    9,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_BYTES,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__Side, name),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "site",
+    10,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_BYTES,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__Side, site),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+};
+static const unsigned psdpb__side__field_indices_by_name[] = {
+  7,   /* field[7] = count */
+  2,   /* field[2] = dtype */
+  1,   /* field[1] = kind */
+  8,   /* field[8] = name */
+  6,   /* field[6] = ordinal */
+  4,   /* field[4] = peer */
+  0,   /* field[0] = rank */
+  3,   /* field[3] = redop */
+  5,   /* field[5] = root */
+  9,   /* field[9] = site */
+};
+static const ProtobufCIntRange psdpb__side__number_ranges[1 + 1] =
+{
+  { 1, 0 },
+  { 0, 10 }
+};
+const ProtobufCMessageDescriptor psdpb__side__descriptor =
+{
+  PROTOBUF_C__MESSAGE_DESCRIPTOR_MAGIC,
+  "psdpb.Side",
+  "Side",
+  "Psdpb__Side",
+  "psdpb",
+  sizeof(Psdpb__Side),
+  10,
+  psdpb__side__field_descriptors,
+  psdpb__side__field_indices_by_name,
+  1,  psdpb__side__number_ranges,
+  (ProtobufCMessageInit) psdpb__side__init,
   NULL,NULL,NULL    /* reserved[123] */
 };
 static const ProtobufCFieldDescriptor psdpb__plan_open__field_descriptors[6] =
@@ -4576,7 +4789,7 @@ const ProtobufCMessageDescriptor psdpb__snapshot__descriptor =
   (ProtobufCMessageInit) psdpb__snapshot__init,
   NULL,NULL,NULL    /* reserved[123] */
 };
-static const ProtobufCFieldDescriptor psdpb__incident__field_descriptors[7] =
+static const ProtobufCFieldDescriptor psdpb__incident__field_descriptors[9] =
 {
   {
     "kind",
@@ -4662,12 +4875,38 @@ static const ProtobufCFieldDescriptor psdpb__incident__field_descriptors[7] =
     0,             /* flags */
     0,NULL,NULL    /* reserved1,reserved2, etc */
   },
+  {
+    "more",
+    8,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_UINT64,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__Incident, more),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
+  {
+    "detail",
+    9,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_BYTES,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__Incident, detail),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
 };
 static const unsigned psdpb__incident__field_indices_by_name[] = {
   3,   /* field[3] = culprit */
+  8,   /* field[8] = detail */
   4,   /* field[4] = groups */
   2,   /* field[2] = key */
   0,   /* field[0] = kind */
+  7,   /* field[7] = more */
   1,   /* field[1] = report_only */
   6,   /* field[6] = rows */
   5,   /* field[5] = text */
@@ -4675,7 +4914,7 @@ static const unsigned psdpb__incident__field_indices_by_name[] = {
 static const ProtobufCIntRange psdpb__incident__number_ranges[1 + 1] =
 {
   { 1, 0 },
-  { 0, 7 }
+  { 0, 9 }
 };
 const ProtobufCMessageDescriptor psdpb__incident__descriptor =
 {
@@ -4685,7 +4924,7 @@ const ProtobufCMessageDescriptor psdpb__incident__descriptor =
   "Psdpb__Incident",
   "psdpb",
   sizeof(Psdpb__Incident),
-  7,
+  9,
   psdpb__incident__field_descriptors,
   psdpb__incident__field_indices_by_name,
   1,  psdpb__incident__number_ranges,

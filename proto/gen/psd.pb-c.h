@@ -28,6 +28,7 @@ typedef struct Psdpb__GroupToken Psdpb__GroupToken;
 typedef struct Psdpb__GroupOpened Psdpb__GroupOpened;
 typedef struct Psdpb__Group Psdpb__Group;
 typedef struct Psdpb__Abort Psdpb__Abort;
+typedef struct Psdpb__Side Psdpb__Side;
 typedef struct Psdpb__PlanOpen Psdpb__PlanOpen;
 typedef struct Psdpb__PlanSteps Psdpb__PlanSteps;
 typedef struct Psdpb__Plan Psdpb__Plan;
@@ -342,10 +343,34 @@ struct  Psdpb__Abort
   int32_t status;
   int32_t culprit;
   ProtobufCBinaryData text;
+  /*
+   * of GROUP_FAIL: what the ranks concerned called, at most 2
+   */
+  size_t n_sides;
+  Psdpb__Side **sides;
 };
 #define PSDPB__ABORT__INIT \
  { PROTOBUF_C_MESSAGE_INIT (&psdpb__abort__descriptor) \
-    , 0, 0, 0, 0, {0,NULL} }
+    , 0, 0, 0, 0, {0,NULL}, 0,NULL }
+
+
+struct  Psdpb__Side
+{
+  ProtobufCMessage base;
+  int32_t rank;
+  uint32_t kind;
+  uint32_t dtype;
+  uint32_t redop;
+  int32_t peer;
+  int32_t root;
+  uint64_t ordinal;
+  uint64_t count;
+  ProtobufCBinaryData name;
+  ProtobufCBinaryData site;
+};
+#define PSDPB__SIDE__INIT \
+ { PROTOBUF_C_MESSAGE_INIT (&psdpb__side__descriptor) \
+    , 0, 0, 0, 0, 0, 0, 0, 0, {0,NULL}, {0,NULL} }
 
 
 struct  Psdpb__PlanOpen
@@ -596,10 +621,12 @@ struct  Psdpb__Incident
   uint32_t *groups;
   ProtobufCBinaryData text;
   ProtobufCBinaryData rows;
+  uint64_t more;
+  ProtobufCBinaryData detail;
 };
 #define PSDPB__INCIDENT__INIT \
  { PROTOBUF_C_MESSAGE_INIT (&psdpb__incident__descriptor) \
-    , 0, 0, 0, 0, 0,NULL, {0,NULL}, {0,NULL} }
+    , 0, 0, 0, 0, 0,NULL, {0,NULL}, {0,NULL}, 0, {0,NULL} }
 
 
 struct  Psdpb__LostWork
@@ -861,6 +888,25 @@ Psdpb__Abort *
                       const uint8_t       *data);
 void   psdpb__abort__free_unpacked
                      (Psdpb__Abort *message,
+                      ProtobufCAllocator *allocator);
+/* Psdpb__Side methods */
+void   psdpb__side__init
+                     (Psdpb__Side         *message);
+size_t psdpb__side__get_packed_size
+                     (const Psdpb__Side   *message);
+size_t psdpb__side__pack
+                     (const Psdpb__Side   *message,
+                      uint8_t             *out);
+size_t psdpb__side__pack_to_buffer
+                     (const Psdpb__Side   *message,
+                      ProtobufCBuffer     *buffer);
+Psdpb__Side *
+       psdpb__side__unpack
+                     (ProtobufCAllocator  *allocator,
+                      size_t               len,
+                      const uint8_t       *data);
+void   psdpb__side__free_unpacked
+                     (Psdpb__Side *message,
                       ProtobufCAllocator *allocator);
 /* Psdpb__PlanOpen methods */
 void   psdpb__plan_open__init
@@ -1188,6 +1234,9 @@ typedef void (*Psdpb__Group_Closure)
 typedef void (*Psdpb__Abort_Closure)
                  (const Psdpb__Abort *message,
                   void *closure_data);
+typedef void (*Psdpb__Side_Closure)
+                 (const Psdpb__Side *message,
+                  void *closure_data);
 typedef void (*Psdpb__PlanOpen_Closure)
                  (const Psdpb__PlanOpen *message,
                   void *closure_data);
@@ -1252,6 +1301,7 @@ extern const ProtobufCMessageDescriptor psdpb__group_token__descriptor;
 extern const ProtobufCMessageDescriptor psdpb__group_opened__descriptor;
 extern const ProtobufCMessageDescriptor psdpb__group__descriptor;
 extern const ProtobufCMessageDescriptor psdpb__abort__descriptor;
+extern const ProtobufCMessageDescriptor psdpb__side__descriptor;
 extern const ProtobufCMessageDescriptor psdpb__plan_open__descriptor;
 extern const ProtobufCMessageDescriptor psdpb__plan_steps__descriptor;
 extern const ProtobufCMessageDescriptor psdpb__plan__descriptor;

@@ -16,6 +16,7 @@ void group_free(void *object)
     free(g->ready);
     free(g->closed);
     free(g->reason);
+    free(g->sides);
     free(g);
 }
 
@@ -214,6 +215,8 @@ void groups_fail(psd_core *core, member *m, const psd_msg *msg)
     const psd_msg_abort *fail = &msg->u.abort;
     uint32_t at;
     group *g = group_of(core, m, msg, fail->group, &at);
+    if (g != NULL && g->state == GROUP_BROKEN)
+        incidents_group_told(core, g, m, fail);
     if (g == NULL || g->state == GROUP_BROKEN)
         return;
     mark_journal(core);
@@ -227,7 +230,7 @@ void groups_fail(psd_core *core, member *m, const psd_msg *msg)
     groups_abort(core, g, fail->status < 0 ? fail->status : PSD_ERR_ABORTED, known ? fail->culprit : -1,
                  text);
     if (shelf_find(&m->job->groups, fail->group) == g)
-        incidents_group_failed(core, g, m->rank);
+        incidents_group_failed(core, g, m, fail);
 }
 
 void group_mark_closed(psd_core *core, group *g, uint32_t at)

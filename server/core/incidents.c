@@ -2,7 +2,9 @@
  * acknowledged it. */
 #include <stdlib.h>
 
+#include "common/conf.h"
 #include "server/core/cut.h"
+#include "server/core/sides.h"
 
 bool incident_is_open(const job *j, const incident *i)
 {
@@ -45,35 +47,138 @@ static void add(psd_core *core, job *j, const psd_msg_incident *body)
     note_add(core, j, body->culprit, PSD_NOTE_WARN, "incident %u: %s", i->id, body->text);
 }
 
-/* What the ranks found by themselves, from the headers of their messages. */
-static void add_of_group(psd_core *core, group *g, uint32_t kind, const char *word, int32_t rank)
+/* ------------------------------------------------------------------------------ what ranks found by themselves */
+
+static bool is_collective(const psd_op_side *side)
 {
-    psd_msg_incident body = {.kind = kind, .culprit = g->culprit, .group_count = 1, .groups = {g->id}};
-    if (g->has_incident)
-        return;
-    g->has_incident = true;
-    (void)snprintf(body.text, sizeof body.text, "%s: %s", word, g->reason == NULL ? no_reason : g->reason);
-    (void)snprintf(body.rows, sizeof body.rows, "%d\tcause\t\t%u\t-1\t\t-1\t\t-1\t%d\n", rank, g->id,
-                   g->culprit);
-    add(core, g->job, &body);
+    return side->kind > PSD_OP_RECV;
 }
 
-void incidents_group_failed(psd_core *core, group *g, int32_t rank)
+/* Is this about the operation that the group's first side is about? */
+static bool is_of_same(const group *g, const psd_op_side *side)
+{
+    const psd_op_side *first = &g->sides[0];
+    if (g->side_count == 0)
+        return true;
+    if (is_collective(first) != is_collective(side) || first->ordinal != side->ordinal)
+        return false;
+    return is_collective(side) || side->rank == first->peer || side->rank == first->rank;
+}
+
+static bool insert_side(group *g, const psd_op_side *side, bool is_own)
+{
+    uint32_t at = 0;
+    while (at < g->side_count && g->sides[at].rank < side->rank)
+        at++;
+    bool is_known = at < g->side_count && g->sides[at].rank == side->rank;
+    if (is_known && (!is_own || (g->own_sides >> at & 1) != 0))
+        return false;
+    if (!is_known && g->side_count == PSD_INCIDENT_SIDES)
+        return false;
+    if (!is_known) {
+        uint32_t below = (UINT32_C(1) << at) - 1;
+        memmove(&g->sides[at + 1], &g->sides[at], (g->side_count++ - at) * sizeof *g->sides);
+        g->own_sides = (g->own_sides & below) | (g->own_sides & ~below) << 1;
+    }
+    g->sides[at] = *side;
+    g->own_sides |= (uint32_t)is_own << at;
+    return true;
+}
+
+/* Takes what a member tells; a rank's own word goes before another's. False: nothing new. */
+static bool take_sides(psd_core *core, group *g, const member *m, const psd_msg_abort *fail)
+{
+    bool is_new = false;
+    if (fail->side_count > 0 && g->sides == NULL)
+        g->sides = core_calloc(core, PSD_INCIDENT_SIDES, sizeof *g->sides);
+    for (uint32_t i = 0; i < fail->side_count && i < PSD_ABORT_SIDES && g->sides != NULL; i++) {
+        const psd_op_side *side = &fail->sides[i];
+        bool is_member =
+            side->rank >= 0 && ranks_find(g->members, g->order, g->count, (uint32_t)side->rank) >= 0;
+        if (is_member && is_of_same(g, side) && insert_side(g, side, side->rank == m->rank))
+            is_new = true;
+    }
+    return is_new;
+}
+
+static void write_orphan(const group *g, int32_t rank, psd_msg_incident *body)
+{
+    const psd_op_side *side = g->side_count > 0 ? &g->sides[0] : NULL;
+    psd_op_side unknown = {.rank = rank, .peer = -1, .root = -1, .ordinal = UINT64_MAX};
+    incident_row row = {side != NULL ? side : &unknown, "cause", g->id, -1, g->culprit};
+    psd_append(body->text, sizeof body->text, "orphan: ");
+    sides_append_reason(g->reason == NULL ? no_reason : g->reason, body->text, sizeof body->text);
+    if (side != NULL)
+        psd_append(body->text, sizeof body->text, "; cure: add the missing %s on rank %d, or remove this one",
+                   sides_missing(side->kind), g->culprit);
+    rows_add(body, &row);
+}
+
+static void write_mismatch(const group *g, int32_t rank, psd_msg_incident *body)
+{
+    const char *reason = g->reason == NULL ? no_reason : g->reason;
+    psd_op_side unknown = {.rank = rank, .peer = -1, .root = -1, .ordinal = UINT64_MAX};
+    incident_row row = {&unknown, "suspect", g->id, -1, g->culprit};
+    if (g->side_count > 0) {
+        sides_write(g->sides, g->side_count, g->id, reason, body);
+        if (is_collective(&g->sides[0]) && g->sides[0].kind != PSD_OP_ALL_TO_ALL_V)
+            body->more += g->count - g->side_count;
+        return;
+    }
+    psd_append(body->text, sizeof body->text, "mismatch: ");
+    sides_append_reason(reason, body->text, sizeof body->text);
+    rows_add(body, &row);
+}
+
+static psd_msg_incident body_of(const group *g, int32_t rank)
+{
+    psd_msg_incident body = {.culprit = g->culprit, .group_count = 1, .groups = {g->id}};
+    body.kind = g->status == PSD_ERR_MISMATCH ? WAITS_MISMATCH : WAITS_ORPHAN;
+    if (body.kind == WAITS_MISMATCH)
+        write_mismatch(g, rank, &body);
+    else
+        write_orphan(g, rank, &body);
+    return body;
+}
+
+static void add_of_group(psd_core *core, group *g, int32_t rank)
+{
+    if (g->incident != 0)
+        return;
+    psd_msg_incident body = body_of(g, rank);
+    add(core, g->job, &body);
+    g->incident = g->job->incident_count;
+}
+
+void incidents_group_failed(psd_core *core, group *g, const member *m, const psd_msg_abort *fail)
 {
     int64_t at = g->culprit < 0 ? -1 : ranks_find(g->members, g->order, g->count, (uint32_t)g->culprit);
+    (void)take_sides(core, g, m, fail);
     if (g->status == PSD_ERR_MISMATCH)
-        add_of_group(core, g, WAITS_MISMATCH, "mismatch", rank);
+        add_of_group(core, g, m->rank);
     else if (g->status == PSD_ERR_PEER_FAILED && at >= 0 && bit_get(g->closed, (uint32_t)at))
-        add_of_group(core, g, WAITS_ORPHAN, "orphan", rank);
+        add_of_group(core, g, m->rank);
     else
-        g->failed_at = rank;
+        g->failed_at = m->rank;
+}
+
+/* Only of a mismatch do several ranks tell: it is written anew. */
+void incidents_group_told(psd_core *core, group *g, const member *m, const psd_msg_abort *fail)
+{
+    if (g->incident == 0 || g->status != PSD_ERR_MISMATCH || fail->status != PSD_ERR_MISMATCH ||
+        !take_sides(core, g, m, fail))
+        return;
+    mark_journal(core);
+    incident *i = g->job->incidents[(g->incident - 1) % MAX_INCIDENTS];
+    if (i != NULL && i->id == g->incident)
+        i->body = body_of(g, m->rank);
 }
 
 void incidents_member_closed(psd_core *core, group *g, uint32_t at)
 {
     if (g->state == GROUP_BROKEN && g->status == PSD_ERR_PEER_FAILED && g->failed_at >= 0 &&
         (int64_t)ranks_at(g->members, at) == g->culprit)
-        add_of_group(core, g, WAITS_ORPHAN, "orphan", g->failed_at);
+        add_of_group(core, g, g->failed_at);
 }
 
 void incidents_decided(psd_core *core, const psd_event *event)

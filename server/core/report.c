@@ -1,6 +1,7 @@
 /* A finding in words: one sentence that says who waits for whom, and the cure; and a row for each rank. */
 #include "common/tensor.h"
 #include "server/core/cut.h"
+#include "server/core/sides.h"
 
 #define NAMED_STEPS 4
 
@@ -184,63 +185,66 @@ static void write_orphan(const cut *c, const waits_finding *f, char *out, size_t
     if (failed)
         psd_append(out, bytes, "see why it was lost (psctl events); make new groups without it");
     else
-        psd_append(out, bytes, "add the missing %s on rank %d, or remove this one",
-                   o->kind == PSD_OP_SEND   ? "receive"
-                   : o->kind == PSD_OP_RECV ? "send"
-                                            : psd_op_name((psd_op_kind)o->kind),
+        psd_append(out, bytes, "add the missing %s on rank %d, or remove this one", sides_missing(o->kind),
                    step->rank == WAITS_NONE ? -1 : (int32_t)step->rank);
-}
-
-static void write_mismatch(const cut *c, const waits_finding *f, char *out, size_t bytes)
-{
-    const waits_step *steps = &c->result.steps[f->first_step];
-    psd_append(out, bytes, "mismatch.%s: ", f->field);
-    for (uint32_t i = 0; i < f->step_count && i < NAMED_STEPS; i++) {
-        psd_append(out, bytes, "%s", i == 0 ? "" : ", ");
-        append_step(c, &steps[i], out, bytes);
-    }
-    if (f->count > NAMED_STEPS)
-        psd_append(out, bytes, " and %u more", f->count - NAMED_STEPS);
-    psd_append(out, bytes, "; cure: give them the same %s", f->field);
 }
 
 /* --------------------------------------------------------------------------------------------------- rows */
 
-/* A field must not break the row. */
-static void append_field(char *out, size_t bytes, const char *text)
+static void fill_side(const cut *c, const waits_op *o, psd_op_side *out)
 {
-    char clean[PSD_MAX_NAME];
-    (void)snprintf(clean, sizeof clean, "%s", text == NULL ? "" : text);
-    for (char *at = clean; *at != 0; at++)
-        if ((unsigned char)*at < ' ')
-            *at = '?';
-    psd_append(out, bytes, "\t%s", clean);
+    bool has_ordinal = o->kind != PSD_OP_RECV || o->is_matched;
+    *out = (psd_op_side){.rank = (int32_t)c->in.units[o->unit].rank,
+                         .kind = o->kind,
+                         .dtype = o->dtype,
+                         .redop = o->redop,
+                         .peer = is_p2p(o) ? o->peer : -1,
+                         .root = is_p2p(o) ? -1 : o->root,
+                         .ordinal = has_ordinal ? o->ordinal : UINT64_MAX,
+                         .count = o->count};
+    (void)snprintf(out->name, sizeof out->name, "%s", o->name == NULL ? "" : o->name);
+    if (o->file != NULL && o->file[0] != 0)
+        (void)snprintf(out->site, sizeof out->site, "%.*s:%u", PSD_MAX_SITE - 1, o->file, o->line);
 }
 
 static void append_row(const cut *c, const waits_op *o, const waits_thread *t, const char *role,
-                       int64_t waits_for, char *out, size_t bytes)
+                       int64_t waits_for, psd_msg_incident *out)
 {
-    char line[512] = "";
-    char site[PSD_MAX_SITE + 16] = "";
-    if (o->file != NULL && o->file[0] != 0)
-        (void)snprintf(site, sizeof site, "%s:%u", o->file, o->line);
-    psd_append(line, sizeof line, "%u\t%s\t%s\t%u", c->in.units[o->unit].rank, role,
-               psd_op_name((psd_op_kind)o->kind), group_id(c, o));
-    bool has_ordinal = o->kind != PSD_OP_RECV || o->is_matched;
-    psd_append(line, sizeof line, "\t%lld", has_ordinal ? (long long)o->ordinal : -1LL);
-    append_field(line, sizeof line, o->name);
-    psd_append(line, sizeof line, "\t%d", is_p2p(o) ? o->peer : o->root);
-    append_field(line, sizeof line, site);
-    psd_append(line, sizeof line, "\t%lld\t%lld\n", t != NULL ? (long long)t->waiting_ns : -1LL,
-               (long long)waits_for);
-    size_t have = strlen(out);
-    if (have + strlen(line) < bytes)
-        memcpy(out + have, line, strlen(line) + 1);
+    psd_op_side side;
+    fill_side(c, o, &side);
+    incident_row row = {&side, role, group_id(c, o), t != NULL ? t->waiting_ns : -1, waits_for};
+    rows_add(out, &row);
+}
+
+static void write_mismatch(const cut *c, const waits_finding *f, psd_msg_incident *out)
+{
+    const waits_step *steps = &c->result.steps[f->first_step];
+    psd_op_side sides[PSD_INCIDENT_SIDES];
+    char reason[PSD_MAX_TEXT] = "";
+    uint32_t count = f->step_count < PSD_INCIDENT_SIDES ? f->step_count : PSD_INCIDENT_SIDES;
+    for (uint32_t i = 0; i < count; i++)
+        fill_side(c, op_of(c, &steps[i]), &sides[i]);
+    for (uint32_t i = 0; i < f->step_count && i < NAMED_STEPS; i++) {
+        psd_append(reason, sizeof reason, "%s", i == 0 ? "" : ", ");
+        append_step(c, &steps[i], reason, sizeof reason);
+    }
+    if (f->count > NAMED_STEPS)
+        psd_append(reason, sizeof reason, " and %u more", f->count - NAMED_STEPS);
+    sides_write(sides, count, group_id(c, op_of(c, &steps[0])), reason, out);
 }
 
 static const waits_thread *thread_at(const cut *c, uint32_t thread)
 {
     return thread == WAITS_NONE ? NULL : &c->in.threads[thread];
+}
+
+static void write_steps(const cut *c, const waits_finding *f, psd_msg_incident *out)
+{
+    for (uint32_t i = 0; i < f->step_count; i++) {
+        const waits_step *step = &c->result.steps[f->first_step + i];
+        append_row(c, op_of(c, step), thread_at(c, step->thread), "cause",
+                   step->rank == WAITS_NONE ? -1 : (int64_t)step->rank, out);
+    }
 }
 
 /* The first operation that a thread is held by, as far as its own works tell. */
@@ -260,8 +264,7 @@ static void write_victims(const cut *c, psd_msg_incident *out)
     for (uint32_t t = 0; t < c->in.thread_count; t++) {
         const waits_op *o = c->result.standing[t] == WAITS_VICTIM ? held_by(c, &c->in.threads[t]) : NULL;
         if (o != NULL)
-            append_row(c, o, &c->in.threads[t], "victim", is_p2p(o) ? o->peer : -1, out->rows,
-                       sizeof out->rows);
+            append_row(c, o, &c->in.threads[t], "victim", is_p2p(o) ? o->peer : -1, out);
     }
 }
 
@@ -307,12 +310,19 @@ void report_lost_work(int32_t rank, const psd_msg_lost_work *lost, psd_msg_incid
         psd_append(out->text, sizeof out->text, " (%u such works in all)", lost->total);
     psd_append(out->text, sizeof out->text,
                "; cure: end it with psd_wait or psd_waitall before psd_finalize");
-    (void)snprintf(out->rows, sizeof out->rows, "%d\tlost\t%s\t%u\t%lld", rank, name, op->group,
-                   lost->is_done ? (long long)(op->ordinal & INT64_MAX) : -1LL);
-    append_field(out->rows, sizeof out->rows, op->name);
-    psd_append(out->rows, sizeof out->rows, "\t%d", op->peer);
-    append_field(out->rows, sizeof out->rows, op->site);
-    psd_append(out->rows, sizeof out->rows, "\t-1\t-1\n");
+    bool is_message = op->kind == PSD_OP_SEND || op->kind == PSD_OP_RECV;
+    psd_op_side side = {.rank = rank,
+                        .kind = op->kind,
+                        .dtype = op->dtype,
+                        .redop = op->redop,
+                        .peer = is_message ? op->peer : -1,
+                        .root = is_message ? -1 : op->peer,
+                        .ordinal = lost->is_done ? op->ordinal : UINT64_MAX,
+                        .count = op->count};
+    (void)snprintf(side.name, sizeof side.name, "%s", op->name);
+    (void)snprintf(side.site, sizeof side.site, "%s", op->site);
+    incident_row row = {&side, "lost", op->group, -1, -1};
+    rows_add(out, &row);
     out->key = mix_key(mix_key(mix_key(UINT64_C(0xcbf29ce484222325), INCIDENT_LOST_WORK), (uint32_t)rank),
                        lost->seq);
 }
@@ -323,15 +333,16 @@ void report_write(const cut *c, const waits_finding *f, bool first, psd_msg_inci
     if (f->class == WAITS_DEADLOCK)
         write_deadlock(c, f, out->text, sizeof out->text);
     else if (f->class == WAITS_MISMATCH)
-        write_mismatch(c, f, out->text, sizeof out->text);
+        write_mismatch(c, f, out);
     else
         write_orphan(c, f, out->text, sizeof out->text);
+    if (f->class != WAITS_MISMATCH)
+        write_steps(c, f, out);
+    out->more += f->count > f->step_count ? f->count - f->step_count : 0;
     out->key = mix_key(UINT64_C(0xcbf29ce484222325), f->class);
     for (uint32_t i = 0; i < f->step_count; i++) {
         const waits_step *step = &c->result.steps[f->first_step + i];
         const waits_op *o = op_of(c, step);
-        append_row(c, o, thread_at(c, step->thread), "cause",
-                   step->rank == WAITS_NONE ? -1 : (int64_t)step->rank, out->rows, sizeof out->rows);
         add_group(out, group_id(c, o));
         out->key = mix_key(mix_key(mix_key(out->key, rank_of(c, step)), group_id(c, o)),
                            (o->ordinal << 16) ^ ((uint64_t)o->kind << 8) ^ o->line);

@@ -167,12 +167,15 @@ typedef struct group {
     uint64_t epoch;
     psd_time_ns changed; /* when it came into its state */
     int64_t warmup_ns;   /* longest of the members' */
-    bool has_incident;   /* a broken group's: told as one */
+    uint32_t incident;   /* a broken group's: told as this one; 0: none */
     int32_t failed_at;   /* the rank that found it broken by another's end; -1 */
     bool is_in_cut;      /* while a cut is made: somebody's operation is on it */
     psd_status status;   /* of a broken group */
     int32_t culprit;
     char *reason;
+    psd_op_side *sides; /* PSD_INCIDENT_SIDES, ascending by rank: what ranks told of the operation that broke it; NULL */
+    uint32_t side_count;
+    uint32_t own_sides; /* bit i: sides[i] is that rank's own word */
     uint32_t token_bytes;
     uint8_t token[PSD_MAX_TOKEN];
 } group;
@@ -600,8 +603,9 @@ void incidents_lost_work(psd_core *core, member *m, const psd_msg *msg);
 void incidents_decided(psd_core *core, const psd_event *event);
 bool incidents_has(const psd_core *core, const job *j, uint64_t key); /* an open one */
 bool incident_is_open(const job *j, const incident *i);
-/* A rank found its group broken. */
-void incidents_group_failed(psd_core *core, group *g, int32_t rank);
+/* A rank found its group broken, or tells more of a group that is broken. */
+void incidents_group_failed(psd_core *core, group *g, const member *m, const psd_msg_abort *fail);
+void incidents_group_told(psd_core *core, group *g, const member *m, const psd_msg_abort *fail);
 /* A member has closed the group in order: perhaps others still waited for it. */
 void incidents_member_closed(psd_core *core, group *g, uint32_t at);
 void incidents_free(job *j);

@@ -6,13 +6,21 @@
 #include "server/core/views.h"
 
 #define COLUMNS(list) list, sizeof(list) / sizeof((list)[0])
-#define FIELDS        10
+#define FIELDS        14
 
 static const char *const kinds[] = {"", "deadlock", "orphan", "peer-failed", "mismatch", "lost-work"};
 
 static const char *kind_name(const incident *i)
 {
     return i->body.kind < sizeof(kinds) / sizeof(kinds[0]) ? kinds[i->body.kind] : "?";
+}
+
+/* "mismatch.count" */
+static psd_cell class_cell(psd_core *core, const incident *i)
+{
+    if (i->body.detail[0] == 0)
+        return cell_text(kind_name(i));
+    return cell_text(arena_text(core, "%s.%s", kind_name(i), i->body.detail));
 }
 
 static const char *state_name(const job *j, const incident *i)
@@ -44,7 +52,9 @@ static const psd_column why_columns[] = {
     {"state", PSD_CELL_TEXT},  {"rank", PSD_CELL_INT},      {"role", PSD_CELL_TEXT},
     {"op", PSD_CELL_TEXT},     {"group", PSD_CELL_INT},     {"ordinal", PSD_CELL_INT},
     {"tensor", PSD_CELL_TEXT}, {"peer", PSD_CELL_INT},      {"site", PSD_CELL_TEXT},
-    {"waiting", PSD_CELL_NS},  {"waits_for", PSD_CELL_INT}, {"text", PSD_CELL_TEXT},
+    {"waiting", PSD_CELL_NS},  {"waits_for", PSD_CELL_INT}, {"dtype", PSD_CELL_TEXT},
+    {"count", PSD_CELL_INT},   {"root", PSD_CELL_INT},      {"redop", PSD_CELL_TEXT},
+    {"more", PSD_CELL_INT},    {"text", PSD_CELL_TEXT},
 };
 
 /* Cuts a row of `text` at its tabs; the rest of the text, or NULL. */
@@ -76,11 +86,12 @@ static int64_t number_of(const char *text)
     return is_negative ? -value : value;
 }
 
-static void fill_row(psd_cell *row, const job *j, const incident *i, const char *const fields[FIELDS])
+static void fill_row(psd_core *core, psd_cell *row, const job *j, const incident *i,
+                     const char *const fields[FIELDS])
 {
     *row++ = cell_text(j->name);
     *row++ = cell_int(i->id);
-    *row++ = cell_text(kind_name(i));
+    *row++ = class_cell(core, i);
     *row++ = cell_text(state_name(j, i));
     *row++ = cell_int(number_of(fields[0]));
     *row++ = cell_text(fields[1]);
@@ -92,6 +103,11 @@ static void fill_row(psd_cell *row, const job *j, const incident *i, const char 
     *row++ = cell_text(fields[7]);
     *row++ = cell_int(number_of(fields[8]));
     *row++ = cell_int(number_of(fields[9]));
+    *row++ = cell_text(fields[10]);
+    *row++ = cell_int(fields[11][0] == 0 ? -1 : number_of(fields[11]));
+    *row++ = cell_int(fields[12][0] == 0 ? -1 : number_of(fields[12]));
+    *row++ = cell_text(fields[13]);
+    *row++ = cell_int((int64_t)i->body.more);
     *row = cell_text(i->body.text);
 }
 
@@ -102,7 +118,7 @@ static void visit_rows_of(psd_core *core, const job *j, const incident *i, page 
     for (; text != NULL && (next = next_row(text, fields)) != NULL; text = next) {
         psd_cell *row = page_row(p);
         if (row != NULL)
-            fill_row(row, j, i, fields);
+            fill_row(core, row, j, i, fields);
     }
 }
 
@@ -140,7 +156,7 @@ static void visit_incidents(psd_core *core, job *j, page *p)
             continue;
         *row++ = cell_text(j->name);
         *row++ = cell_int(i->id);
-        *row++ = cell_text(kind_name(i));
+        *row++ = class_cell(core, i);
         *row++ = cell_text(state_name(j, i));
         *row++ = cell_int(core->now - i->at);
         *row = cell_text(i->body.text);

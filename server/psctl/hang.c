@@ -26,6 +26,15 @@ static const psd_cell *cell_at(const psd_msg_reply *reply, uint32_t row, const c
     return &none;
 }
 
+/* -1: the answer is an older psd's, without this column. */
+static int64_t number_at(const psd_msg_reply *reply, uint32_t row, const char *column)
+{
+    const psd_cell *cell = cell_at(reply, row, column);
+    return cell >= reply->cells && cell < reply->cells + (size_t)reply->row_count * reply->column_count
+               ? cell->integer
+               : -1;
+}
+
 static bool has_open(const psctl_answer *answer)
 {
     for (size_t p = 0; p < answer->count; p++)
@@ -94,18 +103,34 @@ static const char *number(int64_t value, char out[24])
     return out;
 }
 
+/* `f32[100] sum root 0`; "-" */
+static const char *what_of(const psd_msg_reply *reply, uint32_t r, char *out, size_t bytes)
+{
+    const char *dtype = cell_at(reply, r, "dtype")->text, *redop = cell_at(reply, r, "redop")->text;
+    int64_t root = number_at(reply, r, "root");
+    out[0] = '\0';
+    if (dtype[0] != '\0')
+        psd_append(out, bytes, "%.16s[%" PRId64 "]", dtype, number_at(reply, r, "count"));
+    if (redop[0] != '\0')
+        psd_append(out, bytes, " %.16s", redop);
+    if (root >= 0)
+        psd_append(out, bytes, " root %" PRId64, root);
+    return out[0] != '\0' ? out : "-";
+}
+
 static void print_row(const psd_msg_reply *reply, uint32_t r)
 {
     char rank[24], ordinal[24], peer[24], group[24], waiting[32], tensor[PSD_MAX_NAME], site[PSD_MAX_NAME];
+    char what[96];
     int64_t ns = cell_at(reply, r, "waiting")->integer;
     psctl_text_clean(cell_at(reply, r, "tensor")->text, tensor, sizeof tensor);
     psctl_text_clean(cell_at(reply, r, "site")->text, site, sizeof site);
-    printf("  %4s  %-6s  %-14s  %5s  %7s  %-16s  %4s  %-24s  %s\n",
+    printf("  %4s  %-7s  %-14s  %5s  %7s  %-16s  %-22s  %4s  %-24s  %s\n",
            number(cell_at(reply, r, "rank")->integer, rank), cell_at(reply, r, "role")->text,
            cell_at(reply, r, "op")->text, number(cell_at(reply, r, "group")->integer, group),
            number(cell_at(reply, r, "ordinal")->integer, ordinal), tensor[0] != '\0' ? tensor : "-",
-           number(cell_at(reply, r, "peer")->integer, peer), site[0] != '\0' ? site : "-",
-           ns >= 0 ? psd_format_ns(ns, waiting, sizeof waiting) : "-");
+           what_of(reply, r, what, sizeof what), number(cell_at(reply, r, "peer")->integer, peer),
+           site[0] != '\0' ? site : "-", ns >= 0 ? psd_format_ns(ns, waiting, sizeof waiting) : "-");
 }
 
 static void print_incident(const psd_msg_reply *reply, uint32_t row)
@@ -115,10 +140,13 @@ static void print_incident(const psd_msg_reply *reply, uint32_t row)
     print_head(reply, row);
     if (strcmp(cell_at(reply, row, "class")->text, "deadlock") == 0)
         print_cycle(reply, row);
-    printf("  %4s  %-6s  %-14s  %5s  %7s  %-16s  %4s  %-24s  %s\n", "rank", "role", "op", "group", "ordinal",
-           "tensor", "peer", "site", "waiting");
+    printf("  %4s  %-7s  %-14s  %5s  %7s  %-16s  %-22s  %4s  %-24s  %s\n", "rank", "role", "op", "group",
+           "ordinal", "tensor", "called with", "peer", "site", "waiting");
     for (uint32_t r = row; r < reply->row_count && is_of(reply, r, job, incident); r++)
         print_row(reply, r);
+    int64_t more = number_at(reply, row, "more");
+    if (more > 0)
+        printf("  and %" PRId64 " more rank%s\n", more, more == 1 ? "" : "s");
     putchar('\n');
 }
 

@@ -103,6 +103,23 @@ static void fill_table(input *in, kept *k)
     spec->params = k->params;
 }
 
+static void fill_sides(input *in, psd_msg_abort *out)
+{
+    static const uint8_t kinds[] = {PSD_OP_SEND, PSD_OP_RECV, PSD_OP_ALL_REDUCE, PSD_OP_ALL_TO_ALL_V};
+    out->status = PSD_ERR_MISMATCH;
+    out->side_count = 1 + take(in, PSD_ABORT_SIDES);
+    for (uint32_t i = 0; i < out->side_count; i++)
+        out->sides[i] = (psd_op_side){.rank = (int32_t)take(in, 6),
+                                      .kind = kinds[take(in, sizeof(kinds))],
+                                      .dtype = (uint8_t)(take(in, 2) * PSD_F32),
+                                      .peer = (int32_t)take(in, 6) - 1,
+                                      .root = -(int32_t)take(in, 3),
+                                      .ordinal = take(in, 2),
+                                      .count = take(in, 3),
+                                      .name = "x\ty",
+                                      .site = "a.c:1"};
+}
+
 static void fill_small(input *in, const run *r, kept *k)
 {
     psd_msg *msg = &k->msg;
@@ -119,6 +136,8 @@ static void fill_small(input *in, const run *r, kept *k)
         msg->u.abort.group = take(in, 6);
         msg->u.abort.culprit = (int32_t)take(in, 6) - 2;
         msg->u.abort.status = take(in, 2) == 0 ? PSD_OK : PSD_ERR_LINK;
+        if (take(in, 2) == 0)
+            fill_sides(in, &msg->u.abort);
         break;
     case PSD_MSG_PLAN_OPEN:
         msg->u.plan_open.inputs = (psd_plan_inputs){.kind = (psd_plan_kind)(take(in, 16) != 0),

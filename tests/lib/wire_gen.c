@@ -196,6 +196,21 @@ static void gen_group(gen *g, psd_msg_group *out)
     out->warmup_ns = natural(g);
 }
 
+static void gen_side(gen *g, psd_op_side *out)
+{
+    static const uint8_t kinds[] = {PSD_OP_SEND, PSD_OP_RECV, PSD_OP_BROADCAST, PSD_OP_BARRIER};
+    out->rank = (int32_t)below(g, PSD_MAX_WORLD);
+    out->kind = kinds[below(g, sizeof kinds)];
+    out->dtype = (uint8_t)below(g, PSD_F8E5M2 + 1);
+    out->redop = (uint8_t)below(g, PSD_BXOR + 1);
+    out->peer = (int32_t)below(g, PSD_MAX_WORLD + 1) - 1;
+    out->root = (int32_t)any32(g);
+    out->ordinal = any64(g);
+    out->count = natural(g);
+    TEXT(out->name);
+    TEXT(out->site);
+}
+
 static void gen_abort(gen *g, psd_msg_abort *out)
 {
     out->group = any32(g);
@@ -203,6 +218,9 @@ static void gen_abort(gen *g, psd_msg_abort *out)
     out->status = any_status(g);
     out->culprit = (int32_t)below(g, PSD_MAX_WORLD + 1) - 1;
     TEXT(out->text);
+    out->side_count = (uint32_t)below(g, PSD_ABORT_SIDES + 1);
+    for (uint32_t i = 0; i < out->side_count; i++)
+        gen_side(g, &out->sides[i]);
 }
 
 static void gen_plan_open(gen *g, psd_msg_plan_open *out)
@@ -420,6 +438,8 @@ static void gen_incident(gen *g, psd_msg_incident *out)
         out->groups[i] = any32(g);
     TEXT(out->text);
     TEXT(out->rows);
+    out->more = any64(g);
+    TEXT(out->detail);
 }
 
 static void gen_lost_work(gen *g, psd_msg_lost_work *out)

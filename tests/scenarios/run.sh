@@ -113,10 +113,15 @@ wrong two_orphans 3 orphan 'rank 1'
 wrong reduce_and_send 3 deadlock '"op":"all_reduce"' 'swap the order'
 wrong two_groups 2 deadlock 'same order'
 wrong two_groups 3 deadlock 'same order'
-wrong counts 2 mismatch 'count 99' 'count 100'
-wrong dtypes 2 mismatch bf16 f32
-wrong broadcasts 2 mismatch i64 f32
-wrong kinds 3 mismatch barrier all_reduce
+wrong counts 2 mismatch.count 'count 99' 'count 100' '"role":"suspect","op":"all_reduce","group":1,"ordinal":0,"tensor":"grad"' \
+    '"count":99' '"count":100' 'give both ranks the same count (99 on rank 0, 100 on rank 1)'
+wrong counts 3 mismatch.count '"rank":0,"role":"suspect"' '"rank":1,"role":"other"' '"rank":2,"role":"other"' \
+    'give rank 0 the count of the others'
+wrong dtypes 2 mismatch.dtype '"dtype":"bf16"' '"dtype":"f32"' '"redop":"sum"' 'give both ranks the same dtype'
+wrong dtypes 4 mismatch.dtype '"rank":0,"role":"suspect"' '"rank":3,"role":"other"' 'give rank 0 the dtype of the others'
+wrong broadcasts 2 mismatch.dtype '"dtype":"i64","count":14,"root":0' '"dtype":"f32","count":6,"root":0' '"tensor":"w"'
+wrong kinds 3 mismatch.kind '"rank":0,"role":"suspect","op":"barrier"' '"rank":1,"role":"other","op":"all_reduce"' \
+    'add the missing call before it'
 wrong one_more 2 orphan barrier
 wrong tags 2 deadlock 'same tag'
 wrong ring 4 deadlock

@@ -9,6 +9,7 @@
  *   new W RANKS | split W GROUP COLOR KEY | dup W GROUP
  *   again W           the last request once more               cancel W          the last request is taken back
  *   token W G | ready W G | close W G | fail W G TEXT
+ *   disagree W G mismatch|gone CULPRIT KIND,RANK,PEER,ORDINAL,COUNT...   as fail, with one or two operations
  *   manual | auto     do workers make tokens and get ready by themselves?
  *   plan W GROUP COUNT SHIFT | next W PLAN CHUNK | loaded W PLAN [wrong] | ran W PLAN RUNS BYTES | unplan W PLAN
  *   table W NAME LR COUNT... | room W TABLE [TEXT] | served W TABLE CLOCK | untable W TABLE
@@ -21,6 +22,7 @@
 #include <string.h>
 
 #include "common/conf.h"
+#include "common/tensor.h"
 #include "tests/sim/sim.h"
 
 #define WORDS 16
@@ -240,6 +242,42 @@ static void do_fail(sim *s, sim_worker *w, const words *in)
     sim_say(s, w, &msg);
 }
 
+static void read_side(char *text, psd_op_side *out)
+{
+    char *save = NULL, *at[5] = {NULL};
+    for (int i = 0; i < 5; i++)
+        at[i] = strtok_r(i == 0 ? text : NULL, ",", &save);
+    *out = (psd_op_side){.dtype = PSD_F32, .redop = PSD_SUM, .root = -1};
+    for (uint8_t kind = PSD_OP_SEND; kind <= PSD_OP_BARRIER && at[4] != NULL; kind++)
+        if (strcmp(psd_op_name((psd_op_kind)kind), at[0]) == 0)
+            out->kind = kind;
+    if (out->kind == 0)
+        return;
+    if (out->kind == PSD_OP_BARRIER)
+        out->dtype = out->redop = 0;
+    if (out->kind <= PSD_OP_RECV)
+        out->redop = 0;
+    out->rank = (int32_t)strtol(at[1], NULL, 10);
+    out->peer = (int32_t)strtol(at[2], NULL, 10);
+    out->ordinal = strtoull(at[3], NULL, 10);
+    out->count = strtoll(at[4], NULL, 10);
+    (void)snprintf(out->name, sizeof out->name, "x");
+    (void)snprintf(out->site, sizeof out->site, "train.c:%d", 10 + out->rank);
+}
+
+static void do_disagree(sim *s, sim_worker *w, const words *in)
+{
+    psd_msg msg = {.type = PSD_MSG_GROUP_FAIL};
+    bool is_mismatch = strcmp(word(in, 3), "mismatch") == 0;
+    msg.u.abort = (psd_msg_abort){.group = (uint32_t)number(in, 2),
+                                  .status = is_mismatch ? PSD_ERR_MISMATCH : PSD_ERR_PEER_FAILED,
+                                  .culprit = (int32_t)number(in, 4)};
+    for (int i = 5; i < in->count && msg.u.abort.side_count < PSD_ABORT_SIDES; i++)
+        read_side(in->at[i], &msg.u.abort.sides[msg.u.abort.side_count++]);
+    (void)snprintf(msg.u.abort.text, sizeof(msg.u.abort.text), "what the ranks say");
+    sim_say(s, w, &msg);
+}
+
 /* ------------------------------------------------------------------------------------------ plans, tables */
 
 static void do_plan(sim *s, sim_worker *w, const words *in)
@@ -454,15 +492,15 @@ typedef struct worker_command {
 } worker_command;
 
 static const worker_command worker_commands[] = {
-    {"cancel", do_cancel},     {"hello", do_hello},     {"resync", do_resync},   {"double", do_double},
-    {"reborn", do_reborn},     {"gone", do_gone},       {"silent", do_silent},   {"beat", do_beat},
-    {"impostor", do_impostor}, {"bye", do_bye},         {"new", do_new},         {"split", do_split},
-    {"dup", do_dup},           {"again", do_again},     {"token", do_token},     {"ready", do_ready},
-    {"close", do_close},       {"fail", do_fail},       {"plan", do_plan},       {"next", do_next},
-    {"loaded", do_loaded},     {"ran", do_ran},         {"unplan", do_unplan},   {"table", do_table},
-    {"room", do_room},         {"served", do_served},   {"untable", do_untable}, {"stuck", do_stuck},
-    {"runs", do_runs},         {"started", do_started}, {"moved", do_moved},     {"counted", do_counted},
-    {"reports", do_reports},   {"lost", do_lost},
+    {"cancel", do_cancel},     {"hello", do_hello},       {"resync", do_resync},   {"double", do_double},
+    {"reborn", do_reborn},     {"gone", do_gone},         {"silent", do_silent},   {"beat", do_beat},
+    {"impostor", do_impostor}, {"bye", do_bye},           {"new", do_new},         {"split", do_split},
+    {"dup", do_dup},           {"again", do_again},       {"token", do_token},     {"ready", do_ready},
+    {"close", do_close},       {"fail", do_fail},         {"plan", do_plan},       {"next", do_next},
+    {"loaded", do_loaded},     {"ran", do_ran},           {"unplan", do_unplan},   {"table", do_table},
+    {"room", do_room},         {"served", do_served},     {"untable", do_untable}, {"stuck", do_stuck},
+    {"runs", do_runs},         {"started", do_started},   {"moved", do_moved},     {"counted", do_counted},
+    {"reports", do_reports},   {"disagree", do_disagree}, {"lost", do_lost},
 };
 
 static bool run_for_workers(sim *s, const words *in)

@@ -65,7 +65,7 @@ PLUGIN_TEST(one_that_fits_is_opened_once)
 
 PLUGIN_TEST(each_fault_has_its_sentence)
 {
-    expect_refused("older", PSD_ERR_UNSUPPORTED, "this psd has 1; install both from one build");
+    expect_refused("older", PSD_ERR_UNSUPPORTED, "this psd has 2; install both from one build");
     expect_refused("unfit", PSD_ERR_INVAL, "PSD_CAP_DEVICE_MEMORY does not agree");
     expect_refused("alias", PSD_ERR_UNSUPPORTED, "another name: original");
     expect_refused("stranger", PSD_ERR_UNSUPPORTED, "has no psd_backend_entry");

@@ -182,6 +182,43 @@ PSD_TEST(wire_hostile, statuses)
     cr_assert_eq(decode_refuse(INT32_MIN), PSD_ERR_FORMAT);
 }
 
+/* A GROUP_FAIL with `count` times this operation. */
+static psd_status decode_side(Psdpb__Side *side, size_t count)
+{
+    Psdpb__Envelope envelope = PSDPB__ENVELOPE__INIT;
+    Psdpb__Abort abort = PSDPB__ABORT__INIT;
+    Psdpb__Side *sides[4] = {side, side, side, side};
+    abort.status = PSD_ERR_MISMATCH;
+    abort.sides = sides;
+    abort.n_sides = count;
+    envelope.body_case = PSDPB__ENVELOPE__BODY_GROUP_FAIL;
+    envelope.group_fail = &abort;
+    return decode_envelope(&envelope);
+}
+
+PSD_TEST(wire_hostile, sides_of_a_mismatch)
+{
+    Psdpb__Side good = PSDPB__SIDE__INIT, bad;
+    good.kind = PSD_OP_ALL_REDUCE;
+    good.peer = -1;
+    cr_assert_eq(decode_side(&good, 1), PSD_OK);
+    cr_assert_eq(decode_side(&good, PSD_ABORT_SIDES), PSD_OK);
+    cr_assert_eq(decode_side(&good, PSD_ABORT_SIDES + 1), PSD_ERR_FORMAT);
+#define BAD(field, value) (bad = good, bad.field = (value), decode_side(&bad, 1))
+    cr_assert_eq(BAD(rank, -1), PSD_ERR_FORMAT);
+    cr_assert_eq(BAD(rank, PSD_MAX_WORLD), PSD_ERR_FORMAT);
+    cr_assert_eq(BAD(kind, 0), PSD_ERR_FORMAT);
+    cr_assert_eq(BAD(kind, PSD_OP_BATCH), PSD_ERR_FORMAT);
+    cr_assert_eq(BAD(kind, PSD_OP_BARRIER + 1), PSD_ERR_FORMAT);
+    cr_assert_eq(BAD(dtype, 200), PSD_ERR_FORMAT);
+    cr_assert_eq(BAD(redop, 200), PSD_ERR_FORMAT);
+    cr_assert_eq(BAD(peer, -2), PSD_ERR_FORMAT);
+    cr_assert_eq(BAD(count, UINT64_MAX), PSD_ERR_FORMAT);
+    cr_assert_eq(BAD(root, INT32_MIN), PSD_OK); /* a hash of what must agree */
+    cr_assert_eq(BAD(name, bytes_of("\xff", 1)), PSD_ERR_FORMAT);
+#undef BAD
+}
+
 static psd_status decode_opened(Psdpb__GroupOpened *opened)
 {
     Psdpb__Envelope envelope = PSDPB__ENVELOPE__INIT;

@@ -50,6 +50,10 @@ typedef struct psd_backend_config {
      * any thread, under backend locks: it must only queue. `culprit` is a world rank or -1. */
     void (*on_group_broken)(void *owner, uint32_t group, psd_status status, int32_t culprit,
                             const char *text);
+    /* Called instead of it, if it is not NULL, where the backend can tell what the ranks concerned called: of a
+     * mismatch, one or two of them; of an operation that nobody comes to, that one. */
+    void (*on_disagreement)(void *owner, uint32_t group, psd_status status, int32_t culprit, const char *text,
+                            const psd_op_side *sides, uint32_t side_count);
     /* A request that was released before it was complete (see release) is complete; from any thread, under
      * backend locks. Only with PSD_CAP_DEVICE_MEMORY. */
     void (*on_detached_done)(void *owner, uint64_t cookie, const psd_op_result *result);
@@ -260,7 +264,7 @@ struct psd_backend_ops {
 
 /* What the shared object of a backend exports under the name psd_backend_entry. The loader refuses another
  * abi. */
-#define PSD_BACKEND_ABI 1
+#define PSD_BACKEND_ABI 2
 typedef struct psd_backend_plugin {
     uint32_t abi; /* PSD_BACKEND_ABI */
     const psd_backend_ops *ops;

@@ -43,7 +43,9 @@ static void break_long_ago(hgroup *g, const frame *f)
     fingerprint theirs = fingerprint_in(f);
     fingerprint_call call = {(int32_t)f->source, &theirs, NULL};
     fingerprint_format_long_ago(g->id, f->ordinal, call, g->rank, g->next_ordinal, text, sizeof(text));
-    host_group_break(g, PSD_ERR_MISMATCH, -1, true, text);
+    op_sides sides = {.count = 0};
+    sides_add_collective(g, &sides, (int32_t)f->source, f->ordinal, &theirs, "");
+    host_group_break_by(g, PSD_ERR_MISMATCH, -1, text, &sides);
 }
 
 static void remember(const psd_request *r, past_op *past)
@@ -62,9 +64,7 @@ past_op *coll_run_remember(hgroup *g, const psd_request *r, const char *label)
     return past;
 }
 
-/* This rank's collective of an ordinal that it has started: one of the last, or one that is still in flight, told in
- * `room`. NULL if it is no longer remembered. */
-static const past_op *find_past(const hgroup *g, uint64_t ordinal, past_op *room)
+const past_op *coll_run_find_past(const hgroup *g, uint64_t ordinal, past_op *room)
 {
     const past_op *past = &g->coll_past[ordinal % ENGINE_COLL_PAST];
     if (past->ordinal == ordinal + 1)
@@ -84,8 +84,11 @@ static void dispute(hgroup *g, peer *p, const frame *f, const past_op *mine)
     char text[PSD_MAX_TEXT];
     fingerprint theirs = fingerprint_in(f);
     format_mismatch(g, f->ordinal, mine, (int32_t)f->source, &theirs, "place not known", text, sizeof(text));
+    op_sides sides = {.count = 0};
+    sides_add_collective(g, &sides, g->rank, f->ordinal, &mine->what, mine->label);
+    sides_add_collective(g, &sides, (int32_t)f->source, f->ordinal, &theirs, "");
     frame compare = coll_run_frame(g, FRAME_COMPARE, f->ordinal, &mine->what);
-    host_group_dispute(g, p, &compare, mine->label, text);
+    host_group_dispute(g, p, &compare, mine->label, text, &sides);
 }
 
 bool coll_run_compare(hgroup *g, peer *p, const frame *f, bool *is_early)
@@ -94,7 +97,7 @@ bool coll_run_compare(hgroup *g, peer *p, const frame *f, bool *is_early)
     if (*is_early)
         return true;
     past_op room;
-    const past_op *mine = find_past(g, f->ordinal, &room);
+    const past_op *mine = coll_run_find_past(g, f->ordinal, &room);
     fingerprint theirs = fingerprint_in(f);
     if (mine == NULL)
         break_long_ago(g, f);
@@ -118,6 +121,19 @@ static void format_cell(const hgroup *g, const frame *f, int32_t from, int32_t t
              to_label);
 }
 
+/* Both ends of a cell, with its elements for their counts. */
+static void add_cell(const hgroup *g, op_sides *out, const frame *f, int32_t from, int32_t to,
+                     const char *from_label, const char *to_label, uint64_t sent, uint64_t wanted)
+{
+    fingerprint what = fingerprint_in(f);
+    size_t size = psd_dtype_bytes((psd_dtype)f->dtype);
+    size = size == 0 ? 1 : size;
+    what.count = (int64_t)(sent / size);
+    sides_add_collective(g, out, from, f->ordinal, &what, from_label);
+    what.count = (int64_t)(wanted / size);
+    sides_add_collective(g, out, to, f->ordinal, &what, to_label);
+}
+
 /* The fingerprints agree and the sizes do not: the splits of all_to_all_v. */
 void coll_run_dispute_bytes(hgroup *g, const xfer *r, peer *p, const frame *f)
 {
@@ -129,7 +145,9 @@ void coll_run_dispute_bytes(hgroup *g, const xfer *r, peer *p, const frame *f)
     compare.other = 1;
     compare.bytes = f->bytes;
     compare.word = r->bytes;
-    host_group_dispute(g, p, &compare, label, text);
+    op_sides sides = {.count = 0};
+    add_cell(g, &sides, f, (int32_t)f->source, g->rank, "", label, f->bytes, r->bytes);
+    host_group_dispute(g, p, &compare, label, text, &sides);
 }
 
 /* A comparison for a collective that this rank has not started: kept, once for each rank. */
@@ -152,18 +170,23 @@ static void compare_labelled(hgroup *g, const frame *f, const char *label)
 {
     char text[PSD_MAX_TEXT];
     past_op room;
-    const past_op *mine = find_past(g, f->ordinal, &room);
+    const past_op *mine = coll_run_find_past(g, f->ordinal, &room);
     fingerprint theirs = fingerprint_in(f);
     if (mine == NULL)
         return; /* its messages are on their way, or it finds out by itself that they do not come */
-    if (f->other != 0)
+    op_sides sides = {.count = 0};
+    if (f->other != 0) {
         format_cell(g, f, g->rank, (int32_t)f->source, mine->label, label, f->bytes, f->word, text,
                     sizeof(text));
-    else if (!fingerprint_equal(&mine->what, &theirs))
+        add_cell(g, &sides, f, g->rank, (int32_t)f->source, mine->label, label, f->bytes, f->word);
+    } else if (!fingerprint_equal(&mine->what, &theirs)) {
         format_mismatch(g, f->ordinal, mine, (int32_t)f->source, &theirs, label, text, sizeof(text));
-    else
+        sides_add_collective(g, &sides, g->rank, f->ordinal, &mine->what, mine->label);
+        sides_add_collective(g, &sides, (int32_t)f->source, f->ordinal, &theirs, label);
+    } else {
         return;
-    host_group_break(g, PSD_ERR_MISMATCH, -1, true, text);
+    }
+    host_group_break_by(g, PSD_ERR_MISMATCH, -1, text, &sides);
 }
 
 void coll_run_on_compare(hgroup *g, peer *p, const frame *f, const char *label)

@@ -34,6 +34,7 @@ static void engine_init(engine *e, const psd_backend_config *config)
     if (e->eager_limit > FRAME_MAX_EAGER)
         e->eager_limit = FRAME_MAX_EAGER;
     e->on_group_broken = config->on_group_broken;
+    e->on_disagreement = config->on_disagreement;
     e->owner = config->owner;
     list_init(&e->peers);
     list_init(&e->groups);
@@ -392,7 +393,7 @@ static psd_time_ns group_timers(engine *e, psd_time_ns now)
     for (list *node = e->groups.next; node != &e->groups; node = node->next) {
         hgroup *g = LIST_ENTRY(node, hgroup, node);
         if (g->status == PSD_OK && now >= g->dispute_deadline)
-            host_group_break(g, PSD_ERR_MISMATCH, -1, true, g->dispute);
+            host_group_break_disputed(g);
         if (now >= g->drain_deadline) {
             g->drain_deadline = PSD_NEVER;
             transfer_give_up(e, g);

@@ -181,6 +181,11 @@ typedef struct past_op {
     char label[FRAME_MAX_LABEL];
 } past_op;
 
+typedef struct op_sides {
+    psd_op_side at[PSD_ABORT_SIDES];
+    uint32_t count;
+} op_sides;
+
 struct psd_backend_group {
     list node; /* engine.groups */
     engine *engine;
@@ -210,6 +215,8 @@ struct psd_backend_group {
     psd_time_ns
         dispute_deadline; /* a mismatch was found and the other side asked for its label; PSD_NEVER: none */
     char dispute[PSD_MAX_TEXT]; /* the text if it does not answer */
+    op_sides dispute_sides;
+    uint64_t broken_at; /* + 1: the collective that the ranks disagree on; 0: none */
     psd_time_ns drain_deadline; /* broken: until when peers may read cancelled sends */
 };
 
@@ -268,6 +275,7 @@ struct psd_backend {
     uint64_t incarnation;
     uint64_t eager_limit;
     void (*on_group_broken)(void *, uint32_t, psd_status, int32_t, const char *);
+    void (*on_disagreement)(void *, uint32_t, psd_status, int32_t, const char *, const psd_op_side *, uint32_t);
     void *owner;
     list peers;
     list groups;
@@ -465,6 +473,9 @@ void coll_run_post(psd_request *r, const coll_messages *messages, uint64_t done)
 /* A header of a collective. */
 frame coll_run_frame(const hgroup *g, frame_type type, uint64_t ordinal, const fingerprint *what);
 /* What this rank called, for comparisons: r has its ordinal and fingerprint. */
+/* This rank's collective of an ordinal that it has started: one of the last, or one that is still in flight, told in
+ * `room`. NULL if it is no longer remembered. */
+const past_op *coll_run_find_past(const hgroup *g, uint64_t ordinal, past_op *room);
 past_op *coll_run_remember(hgroup *g, const psd_request *r, const char *label);
 /* Compares the header with this rank's collective of that ordinal. True: they agree, or it is too early to
  * tell
@@ -499,6 +510,11 @@ void host_group_close(hgroup *g);
 /* First reason stays. `tell`: call on_group_broken. Requests end and members are told when the engine
  * settles. */
 void host_group_break(hgroup *g, psd_status status, int32_t culprit, bool tell, const char *text);
+/* The same, and tells what the ranks concerned called. */
+void host_group_break_by(hgroup *g, psd_status status, int32_t culprit, const char *text, const op_sides *sides);
+/* As psd_backend_ops.group_abort. */
+void host_group_abort(hgroup *g, psd_status status, const char *text);
+void host_group_break_disputed(hgroup *g); /* nobody answers host_group_dispute any more */
 void host_group_settle(hgroup *g);
 /* The member that sent this header; NULL, and the peer broken, if it lies. */
 member *host_group_member(hgroup *g, peer *p, const frame *f);
@@ -519,7 +535,18 @@ static inline bool host_group_in_dispute(const hgroup *g)
 }
 /* Mismatch found here: asks the other side for its label and breaks the group with `text` if that takes too
  * long. */
-void host_group_dispute(hgroup *g, peer *p, const frame *compare, const char *label, const char *text);
+void host_group_dispute(hgroup *g, peer *p, const frame *compare, const char *label, const char *text,
+                        const op_sides *sides);
+
+/* ------------------------------------------------------------------------------------------------ sides.c */
+
+/* Each adds one side; `sides` has room for it. */
+void sides_add_collective(const hgroup *g, op_sides *out, int32_t rank, uint64_t ordinal, const fingerprint *what,
+                          const char *label);
+/* other: -1: any. */
+void sides_add_message(const hgroup *g, op_sides *out, bool is_send, int32_t rank, int32_t other, uint64_t ordinal,
+                       uint8_t dtype, int64_t count, const char *label);
+void sides_add_transfer(const hgroup *g, op_sides *out, const xfer *x);
 
 /* ------------------------------------------------------------------------------------------------ quick.c */
 

@@ -299,6 +299,77 @@ void host_group_break(hgroup *g, psd_status status, int32_t culprit, bool tell, 
         e->on_group_broken(e->owner, g->id, status, culprit, g->text);
 }
 
+void host_group_break_by(hgroup *g, psd_status status, int32_t culprit, const char *text,
+                         const op_sides *sides)
+{
+    const engine *e = g->engine;
+    const psd_op_side *first = &sides->at[0];
+    if (g->status != PSD_OK)
+        return;
+    /* The cells of all_to_all_v are of two ranks only. */
+    if (status == PSD_ERR_MISMATCH && sides->count > 0 && first->kind > PSD_OP_BATCH &&
+        first->kind != PSD_OP_ALL_TO_ALL_V)
+        g->broken_at = first->ordinal + 1;
+    host_group_break(g, status, culprit, e->on_disagreement == NULL, text);
+    if (e->on_disagreement != NULL)
+        e->on_disagreement(e->owner, g->id, status, culprit, g->text, sides->at, sides->count);
+}
+
+void host_group_break_disputed(hgroup *g)
+{
+    host_group_break_by(g, PSD_ERR_MISMATCH, -1, g->dispute, &g->dispute_sides);
+}
+
+/* Another member found that ranks disagree about one collective: this one tells what it called there, if it is one of
+ * the first, so that psd hears enough to know the minority, and not all of many. */
+static void break_as_told(hgroup *g, const frame *f, psd_status status, const char *text)
+{
+    past_op room;
+    bool is_known = status == PSD_ERR_MISMATCH && f->channel == FRAME_COLL && f->other != 0;
+    const past_op *mine = is_known ? coll_run_find_past(g, f->ordinal, &room) : NULL;
+    bool tells = mine != NULL && g->broken_at == 0 && g->rank < PSD_INCIDENT_SIDES;
+    host_group_break(g, status, -1, false, text); /* psd's ABORT may have come before */
+    if (is_known && g->broken_at == 0)
+        g->broken_at = f->ordinal + 1;
+    if (!tells || g->engine->on_disagreement == NULL)
+        return;
+    op_sides sides = {.count = 0};
+    sides_add_collective(g, &sides, g->rank, f->ordinal, &mine->what, mine->label);
+    g->engine->on_disagreement(g->engine->owner, g->id, status, -1, text, sides.at, sides.count);
+}
+
+static const psd_request *oldest_collective(const hgroup *g)
+{
+    const psd_request *oldest = NULL;
+    for (const list *node = g->requests.next; node != &g->requests; node = node->next) {
+        const psd_request *r = LIST_ENTRY(node, psd_request, in_group);
+        if (r->is_coll && (oldest == NULL || r->ordinal < oldest->ordinal))
+            oldest = r;
+    }
+    return oldest;
+}
+
+/* psd may say that ranks disagree before the members do, and the caller may be gone when they do: tells the collectives
+ * that the disagreement is likely to be about, the oldest that is not complete and the last. psd takes that of the right
+ * ordinal. */
+void host_group_abort(hgroup *g, psd_status status, const char *text)
+{
+    bool tells = status == PSD_ERR_MISMATCH && g->status == PSD_OK && g->rank < PSD_INCIDENT_SIDES &&
+                 g->engine->on_disagreement != NULL;
+    op_sides sides = {.count = 0};
+    const psd_request *oldest = tells ? oldest_collective(g) : NULL;
+    past_op room;
+    const past_op *last =
+        tells && g->next_ordinal > 0 ? coll_run_find_past(g, g->next_ordinal - 1, &room) : NULL;
+    if (oldest != NULL)
+        sides_add_collective(g, &sides, g->rank, oldest->ordinal, &oldest->what, oldest->label);
+    if (last != NULL && (oldest == NULL || oldest->ordinal + 1 != last->ordinal))
+        sides_add_collective(g, &sides, g->rank, last->ordinal - 1, &last->what, last->label);
+    host_group_break(g, status, -1, false, text);
+    if (sides.count > 0)
+        g->engine->on_disagreement(g->engine->owner, g->id, status, -1, g->text, sides.at, sides.count);
+}
+
 void host_group_settle(hgroup *g)
 {
     engine *e = g->engine;
@@ -309,6 +380,11 @@ void host_group_settle(hgroup *g)
     frame f = peer_frame(g, FRAME_BROKEN);
     f.tag = g->status;
     f.count = -1;
+    if (g->broken_at != 0) {
+        f.channel = FRAME_COLL;
+        f.other = 1;
+        f.ordinal = g->broken_at - 1;
+    }
     f.payload = (uint32_t)strlen(g->text);
     for (int32_t i = 0; i < g->size; i++) {
         if (g->member[i].peer != NULL && !g->member[i].peer->is_broken)
@@ -359,18 +435,19 @@ void host_group_on_broken(peer *p, const frame *f, const char *text)
     m->is_drained = true;
     bool is_error = f->tag <= PSD_ERR_INVAL && f->tag >= PSD_ERR_INTERNAL;
     if (!is_answer)
-        host_group_break(g, is_error ? (psd_status)f->tag : PSD_ERR_ABORTED, -1, false, text);
+        break_as_told(g, f, is_error ? (psd_status)f->tag : PSD_ERR_ABORTED, text);
     transfer_drained(e, g, p);
 }
 
-/* An operation that still moves data to or from this peer; NULL if none does. */
-static const psd_request *transfer_with(const hgroup *g, const peer *p)
+/* What still moves data to or from this peer; NULL if nothing does. */
+static const xfer *transfer_with(const hgroup *g, const peer *p)
 {
     for (const list *node = g->requests.next; node != &g->requests; node = node->next) {
         const psd_request *r = LIST_ENTRY(node, psd_request, in_group);
         for (const list *at = r->xfers.next; at != &r->xfers; at = at->next) {
-            if (LIST_ENTRY(at, xfer, in_request)->peer == p)
-                return r;
+            const xfer *x = LIST_ENTRY(at, xfer, in_request);
+            if (x->peer == p)
+                return x;
         }
     }
     return NULL;
@@ -392,23 +469,26 @@ void host_group_peer_gone(peer *p)
         hgroup *g = LIST_ENTRY(node, hgroup, node);
         for (int32_t i = 0; i < g->size; i++) {
             const member *m = &g->member[i];
-            const psd_request *r = m->peer == p ? transfer_with(g, p) : NULL;
-            if (m->peer != p || (m->has_closed && r == NULL))
+            const xfer *x = m->peer == p ? transfer_with(g, p) : NULL;
+            if (m->peer != p || (m->has_closed && x == NULL))
                 continue;
             if (host_group_in_dispute(g)) { /* it cannot say its part any more: the disagreement stands */
-                host_group_break(g, PSD_ERR_MISMATCH, -1, true, g->dispute);
+                host_group_break_disputed(g);
                 continue;
             }
             char text[PSD_MAX_TEXT];
             char who[32];
             snprintf(who, sizeof(who), "rank %d", i);
             if (m->has_closed)
-                format_closed(g, who, r, text, sizeof(text));
+                format_closed(g, who, x->request, text, sizeof(text));
             else
                 snprintf(text, sizeof(text), "group %u: rank %d lost %s (world rank %u): %.900s", g->id,
                          g->rank, who, g->members[i], p->text);
             int32_t culprit = p->status == PSD_ERR_PEER_FAILED ? (int32_t)g->members[i] : -1;
-            host_group_break(g, p->status, culprit, true, text);
+            op_sides sides = {.count = 0};
+            if (m->has_closed)
+                sides_add_transfer(g, &sides, x);
+            host_group_break_by(g, p->status, culprit, text, &sides);
         }
     }
 }
@@ -422,11 +502,12 @@ static bool has_left(const hgroup *g, const peer *p)
     return true;
 }
 
-void host_group_dispute(hgroup *g, peer *p, const frame *compare, const char *label, const char *text)
+void host_group_dispute(hgroup *g, peer *p, const frame *compare, const char *label, const char *text,
+                        const op_sides *sides)
 {
     frame f = *compare;
     if (has_left(g, p)) { /* it will not say its part */
-        host_group_break(g, PSD_ERR_MISMATCH, -1, true, text);
+        host_group_break_by(g, PSD_ERR_MISMATCH, -1, text, sides);
         return;
     }
     f.payload = (uint32_t)strlen(label);
@@ -434,6 +515,7 @@ void host_group_dispute(hgroup *g, peer *p, const frame *compare, const char *la
     if (host_group_in_dispute(g))
         return;
     snprintf(g->dispute, sizeof(g->dispute), "%s", text);
+    g->dispute_sides = *sides;
     g->dispute_deadline = psd_now_ns() + ANSWER_NS;
     engine_timer_at(g->engine, g->dispute_deadline);
 }
@@ -477,7 +559,9 @@ void host_group_check_closed(hgroup *g, const xfer *x)
         snprintf(who, sizeof(who), "rank %d", x->rank);
     format_closed(g, who, x->request, text, sizeof(text));
     int32_t culprit = x->rank < 0 ? -1 : (int32_t)g->members[x->rank];
-    host_group_break(g, PSD_ERR_PEER_FAILED, culprit, true, text);
+    op_sides sides = {.count = 0};
+    sides_add_transfer(g, &sides, x);
+    host_group_break_by(g, PSD_ERR_PEER_FAILED, culprit, text, &sides);
 }
 
 void host_group_on_closed(peer *p, const frame *f)
@@ -492,7 +576,7 @@ void host_group_on_closed(peer *p, const frame *f)
         return;
     m->has_closed = true;
     if (host_group_in_dispute(g) && g->status == PSD_OK)
-        host_group_break(g, PSD_ERR_MISMATCH, -1, true, g->dispute);
+        host_group_break_disputed(g);
     for (list *node = g->requests.next; node != &g->requests; node = node->next) {
         psd_request *r = LIST_ENTRY(node, psd_request, in_group);
         for (list *at = r->xfers.next; at != &r->xfers; at = at->next)

@@ -107,7 +107,7 @@ static void group_abort(psd_backend_group *g, psd_status status, const char *tex
 {
     engine *e = g->engine;
     engine_lock(e);
-    host_group_break(g, status, -1, false, text);
+    host_group_abort(g, status, text);
     engine_settle(e);
     progress_leave(e);
     engine_unlock(e);

@@ -79,6 +79,12 @@ static void format_mismatch(const hgroup *g, const side *from, const side *to, u
              psd_dtype_name((psd_dtype)to->dtype), (long long)to->count, to->label);
 }
 
+static void add_sides(const hgroup *g, op_sides *out, const side *from, const side *to, uint64_t ordinal)
+{
+    sides_add_message(g, out, true, from->rank, to->rank, ordinal, from->dtype, from->count, from->label);
+    sides_add_message(g, out, false, to->rank, from->rank, ordinal, to->dtype, to->count, to->label);
+}
+
 static const past_op *find_past(const hgroup *g, int32_t dst, uint64_t ordinal)
 {
     for (uint32_t i = 0; i < ENGINE_P2P_PAST; i++) {
@@ -96,8 +102,10 @@ void p2p_dispute(hgroup *g, const xfer *r, peer *p, const frame *f)
     side from = {(int32_t)f->source, f->dtype, f->count, past != NULL ? past->label : "place not known"};
     side to = {g->rank, r->dtype, r->count, r->request->label};
     format_mismatch(g, &from, &to, f->ordinal, f->tag, text, sizeof(text));
+    op_sides sides = {.count = 0};
+    add_sides(g, &sides, &from, &to, f->ordinal);
     if (p == NULL) {
-        host_group_break(g, PSD_ERR_MISMATCH, -1, true, text);
+        host_group_break_by(g, PSD_ERR_MISMATCH, -1, text, &sides);
         return;
     }
     frame compare = peer_frame(g, FRAME_COMPARE);
@@ -108,7 +116,7 @@ void p2p_dispute(hgroup *g, const xfer *r, peer *p, const frame *f)
     compare.ordinal = f->ordinal;
     compare.other = f->dtype;
     compare.word = (uint64_t)f->count;
-    host_group_dispute(g, p, &compare, r->request->label, text);
+    host_group_dispute(g, p, &compare, r->request->label, text, &sides);
 }
 
 void p2p_on_compare(hgroup *g, peer *p, const frame *f, const char *label)
@@ -124,7 +132,9 @@ void p2p_on_compare(hgroup *g, peer *p, const frame *f, const char *label)
     }
     side to = {(int32_t)f->source, f->dtype, f->count, label};
     format_mismatch(g, &from, &to, f->ordinal, f->tag, text, sizeof(text));
-    host_group_break(g, PSD_ERR_MISMATCH, -1, true, text);
+    op_sides sides = {.count = 0};
+    add_sides(g, &sides, &from, &to, f->ordinal);
+    host_group_break_by(g, PSD_ERR_MISMATCH, -1, text, &sides);
 }
 
 /* ----------------------------------------------------------------------------------------------- starting */

@@ -176,6 +176,7 @@ psd_status engine_open(const psd_backend_config *config, engine **out, char *why
     psd_backend_config below = *config;
     below.owner = e;
     below.on_group_broken = group_relay_broken;
+    below.on_disagreement = NULL;
     status = e->host->open(&below, &e->below, why, why_bytes);
     if (status != PSD_OK)
         goto give_back;

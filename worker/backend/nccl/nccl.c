@@ -112,6 +112,7 @@ static psd_status open_host(psd_backend *b, char *why, size_t why_bytes)
     psd_backend_config config = b->config;
     config.owner = b;
     config.on_group_broken = group_host_broke;
+    config.on_disagreement = NULL;
     config.on_detached_done = NULL;
     if (b->host_ops != NULL)
         return b->host_ops->open(&config, &b->host, why, why_bytes);
