@@ -297,6 +297,100 @@ PSD_TEST(host_direct, a_full_link_keeps_nobody_from_falling_back)
     cr_assert_eq(host_ranks_run(&all), 0);
 }
 
+/* Rank 2 never ends its part of an all_reduce: rank 0 gives it up and keeps it from the output, whose first page also
+ * holds the end of what rank 0 has in flight with rank 1 alone. */
+typedef struct neighbours {
+    standstill still;
+    char address[2][PSD_MAX_ADDR];
+    atomic_int known;
+    atomic_bool is_over;
+} neighbours;
+
+enum { NEIGHBOUR_COUNT = 5000 };
+
+static psd_op sum_in_place(float *data)
+{
+    psd_op op = host_op(PSD_OP_ALL_REDUCE, PSD_F32, NEIGHBOUR_COUNT, data, data);
+    op.redop = PSD_SUM;
+    return op;
+}
+
+static void join_pair(host_rank *r, host_rank *pair, neighbours *n)
+{
+    static const uint8_t token[16];
+    const char *addresses[2] = {n->address[0], n->address[1]};
+    HOST_CHECK(r, host->address(r->backend, n->address[r->rank], PSD_MAX_ADDR) == PSD_OK);
+    atomic_fetch_add(&n->known, 1);
+    psd_time_ns until = psd_now_ns() + 10 * PSD_NS_PER_S;
+    while (atomic_load(&n->known) < 2 && psd_now_ns() < until)
+        sched_yield();
+    pair->all = r->all;
+    pair->rank = r->rank;
+    pair->size = 2;
+    pair->backend = r->backend;
+    HOST_CHECK(r, host_rank_join(pair, 4, addresses, token) == PSD_OK);
+}
+
+static void check_third(host_rank *r, neighbours *n)
+{
+    psd_inspector to = {.arg = &n->still, .transfer = ignore_transfer, .group = stand, .pair = ignore_pair};
+    buffer b = buffer_get(r, NEIGHBOUR_COUNT, true);
+    psd_op op = sum_in_place(b.data);
+    psd_request *request = host_start(r, &op);
+    host->inspect(r->backend, &to);
+    HOST_CHECK(r, host_finish(r, &request, &(psd_op_result){0}) != PSD_OK);
+    buffer_put(r, &b);
+}
+
+static void check_pair(host_rank *r, neighbours *n)
+{
+    host_rank pair = {.group = NULL};
+    buffer b = buffer_get(r, 2 * NEIGHBOUR_COUNT, true), apart = buffer_get(r, NEIGHBOUR_COUNT, true);
+    float *common = r->rank == 0 ? b.data : apart.data;
+    int wrong = 0;
+    join_pair(r, &pair, n);
+    for (int k = 0; k < NEIGHBOUR_COUNT; k++)
+        common[k] = (float)(k + r->rank);
+    await(&n->still.stands);
+    psd_op with_all = sum_in_place(b.data + NEIGHBOUR_COUNT), between = sum_in_place(common);
+    with_all.deadline = psd_now_ns() + 100 * PSD_NS_PER_MS;
+    psd_request *first = host_start(r, &with_all), *second = NULL;
+    if (r->rank == 0)
+        second = host_start(&pair, &between);
+    HOST_CHECK(r, host_finish(r, &first, &(psd_op_result){0}) != PSD_OK);
+    if (r->rank == 0)
+        atomic_store(&n->is_over, true);
+    await(&n->is_over);
+    if (r->rank == 1 && host->start(pair.group, &between, &second) != PSD_OK)
+        second = NULL; /* it has been told already */
+    psd_status status = second != NULL ? host_finish(&pair, &second, &(psd_op_result){0}) : PSD_ERR_LINK;
+    for (int k = 0; k < NEIGHBOUR_COUNT; k++)
+        wrong += common[k] != (float)(2 * k + 1);
+    HOST_CHECK(r, status != PSD_OK || wrong == 0);
+    if (r->rank == 0)
+        atomic_store(&n->still.may_go, true);
+    host->group_close(pair.group);
+    buffer_put(r, &b);
+    buffer_put(r, &apart);
+}
+
+static void check_neighbours(host_rank *r)
+{
+    neighbours *n = r->all->arg;
+    if (r->rank == 2)
+        check_third(r, n);
+    else
+        check_pair(r, n);
+}
+
+PSD_TEST(host_direct, what_shares_a_page_with_given_up_memory_does_not_go_wrong)
+{
+    static neighbours n;
+    host_ranks all = {
+        .size = 3, .transport = "shm", .eager_limit = 65536, .body = check_neighbours, .arg = &n};
+    cr_assert_eq(host_ranks_run(&all), 0);
+}
+
 /* Messages are read where they lie, whole or in part of a tensor. */
 static void check_messages(host_rank *r)
 {

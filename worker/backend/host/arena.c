@@ -253,6 +253,13 @@ void arena_detach(arena *a, const void *data, uint64_t bytes)
         (void)munmap(copy, length);
 }
 
+bool arena_share_page(const void *data, uint64_t bytes, const void *other, uint64_t other_bytes)
+{
+    uint64_t page = page_bytes(), a = (uintptr_t)data, b = (uintptr_t)other;
+    return bytes > 0 && other_bytes > 0 && a / page <= (b + other_bytes - 1) / page &&
+           b / page <= (a + bytes - 1) / page;
+}
+
 /* ------------------------------------------------------------------------------------------------- a peer's */
 
 psd_status peer_arena_open(peer_arena *p, int fd, uint64_t bytes, char *why, size_t why_bytes)

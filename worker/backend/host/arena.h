@@ -45,6 +45,8 @@ bool arena_place(const arena *a, const void *data, uint64_t bytes, uint64_t *pla
 /* For memory that a peer may write to later, though nobody waits for it any more: these bytes get new pages, with what
  * they hold now, and are seen by no peer from then on. */
 void arena_detach(arena *a, const void *data, uint64_t bytes);
+/* Does detaching one take pages of the other along? */
+bool arena_share_page(const void *data, uint64_t bytes, const void *other, uint64_t other_bytes);
 
 /* A peer's, as mapped here. */
 typedef struct peer_arena {

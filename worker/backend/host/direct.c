@@ -1,6 +1,7 @@
 /* Collectives that read and write the other ranks' tensors: see direct.h. */
 #include "worker/backend/host/direct.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "worker/backend/host/coll_schedule.h"
@@ -398,12 +399,40 @@ bool direct_is_exposing(const psd_request *r)
     return r->direct != NULL && r->direct->missing > 0;
 }
 
+/* Other ranks write the output of this operation, by itself or as part of a page. */
+static bool is_written(const xfer *x)
+{
+    const coll *c = &x->request->schedule;
+    return x->state != XFER_FREE && x->is_exposure && x->is_send && exposes_in(c) && exposes_out(c, c->rank);
+}
+
+/* What other groups' ranks write into pages that were detached would be lost without anybody's knowing. */
+static void break_neighbours(const psd_request *r)
+{
+    engine *e = r->group->engine;
+    const psd_op *op = &r->schedule.op;
+    char text[160];
+    for (uint32_t i = 0; i < e->xfer_count; i++) {
+        const xfer *y = e->xfers[i];
+        if (!is_written(y) || y->request->group == r->group)
+            continue;
+        hgroup *g = y->request->group;
+        const psd_op *other = &y->request->schedule.op;
+        snprintf(text, sizeof(text),
+                 "group %u: rank %d's %.60s shares memory with an operation of group %u that was given up",
+                 g->id, g->rank, y->request->label, r->group->id);
+        if (arena_share_page(op->out, count_bytes(op), other->out, count_bytes(other)))
+            host_group_break(g, PSD_ERR_LINK, -1, true, text);
+    }
+}
+
 void direct_revoke(const xfer *x)
 {
     const psd_request *r = x->request;
-    const coll *c = &r->schedule;
-    if (x->is_exposure && x->is_send && exposes_in(c) && exposes_out(c, c->rank))
-        arena_detach(r->group->engine->huge.shared, c->op.out, count_bytes(&c->op));
+    if (!is_written(x))
+        return;
+    arena_detach(r->group->engine->huge.shared, r->schedule.op.out, count_bytes(&r->schedule.op));
+    break_neighbours(r);
 }
 
 void direct_release(engine *e, psd_request *r)
