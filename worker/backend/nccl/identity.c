@@ -114,8 +114,7 @@ static psd_status check_pair(const psd_group_desc *desc, const identity *mine, i
         char a[32], b[32];
         snprintf(why, why_bytes,
                  "rank %u has NCCL %s and rank %u has NCCL %s; NCCL works only between equal versions: "
-                 "install the same "
-                 "libnccl.so.2 for both, or name it in PSD_NCCL_LIBRARY",
+                 "install the same libnccl.so.2 for both, or name it in PSD_NCCL_LIBRARY",
                  me, libs_nccl_version_text(mine->version, a, sizeof a), it,
                  libs_nccl_version_text(other.version, b, sizeof b));
         return PSD_ERR_MISMATCH;
@@ -123,8 +122,7 @@ static psd_status check_pair(const psd_group_desc *desc, const identity *mine, i
     if (other.host == mine->host && strcmp(other.bus_id, mine->bus_id) == 0) {
         snprintf(why, why_bytes,
                  "ranks %u and %u of one host are both on the GPU %s; NCCL wants one rank for each GPU: "
-                 "start fewer "
-                 "ranks on this host, or give each its own by PSD_DEVICE",
+                 "start fewer ranks on this host, or give each its own by PSD_DEVICE",
                  me < it ? me : it, me < it ? it : me, mine->bus_id);
         return PSD_ERR_MISMATCH;
     }

@@ -52,11 +52,10 @@ static psd_status open_cudart_library(void **out, char *why, size_t why_bytes)
         snprintf(why, why_bytes, "PSD_CUDART_LIBRARY is \"%s\", which cannot be opened: %s",
                  psd_echo(file, echo, sizeof echo), reason);
     else
-        snprintf(
-            why, why_bytes,
-            "no libcudart.so.13 and no libcudart.so.12 can be opened (%s): install the CUDA runtime, or set "
-            "LD_LIBRARY_PATH to its directory or PSD_CUDART_LIBRARY to the file",
-            reason);
+        snprintf(why, why_bytes,
+                 "no libcudart.so.13 and no libcudart.so.12 can be opened (%s): install the CUDA runtime, or "
+                 "set LD_LIBRARY_PATH to its directory or PSD_CUDART_LIBRARY to the file",
+                 reason);
     return PSD_ERR_NOT_FOUND;
 }
 
@@ -76,9 +75,8 @@ static psd_status open_nccl_library(void **out, char *why, size_t why_bytes)
                  psd_echo(file, echo, sizeof echo), reason);
     else
         snprintf(why, why_bytes,
-                 NCCL_SONAME
-                 " cannot be opened (%s): install NCCL 2.18 or later, or set LD_LIBRARY_PATH to its "
-                 "directory or PSD_NCCL_LIBRARY to the file",
+                 NCCL_SONAME " cannot be opened (%s): install NCCL 2.18 or later, or set LD_LIBRARY_PATH to "
+                             "its directory or PSD_NCCL_LIBRARY to the file",
                  reason);
     return PSD_ERR_NOT_FOUND;
 }
@@ -130,8 +128,7 @@ static psd_status check_driver(cudart_api *cuda, char *why, size_t why_bytes)
     if (CUDA_VERSION_MAJOR(cuda->driver_version) < CUDA_VERSION_MAJOR(cuda->runtime_version)) {
         snprintf(why, why_bytes,
                  "the NVIDIA driver is too old: it supports CUDA %d.%d and libcudart is of CUDA %d.%d; "
-                 "install a newer "
-                 "driver, or libcudart and NCCL for CUDA %d",
+                 "install a newer driver, or libcudart and NCCL for CUDA %d",
                  CUDA_VERSION_MAJOR(cuda->driver_version), CUDA_VERSION_MINOR(cuda->driver_version),
                  CUDA_VERSION_MAJOR(cuda->runtime_version), CUDA_VERSION_MINOR(cuda->runtime_version),
                  CUDA_VERSION_MAJOR(cuda->driver_version));

@@ -150,8 +150,7 @@ static void take_drive(psd_backend *b)
         if (stuck != NULL)
             snprintf(text, sizeof text,
                      "group %u, rank %d: cannot be aborted, since a call into CUDA or NCCL does not come "
-                     "back; the "
-                     "process ends",
+                     "back; the process ends",
                      stuck->id, stuck->rank);
         pthread_mutex_unlock(&b->lock);
         if (text[0] != '\0')

@@ -287,8 +287,7 @@ void pump_deadlines(psd_backend_group *g, psd_time_ns now)
     if (now >= g->next_deadline) {
         look_through(&g->flying, now,
                      "it is on the device and not complete: another rank has not come to it, or what was "
-                     "queued on its "
-                     "stream before has not ended",
+                     "queued on its stream before has not ended",
                      &o);
         look_through(&g->issued, now,
                      "NCCL has not queued it on the device: another rank has not connected for it", &o);
