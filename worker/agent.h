@@ -17,6 +17,8 @@ typedef struct psd_agent_hooks {
     psd_status (*make_token)(void *owner, uint8_t *token, size_t capacity, uint32_t *bytes);
     /* Where the library under the backend logs, in `out`; NULL: nowhere. */
     const char *(*log_file)(void *owner, char *out, size_t out_bytes);
+    /* The last operations; free() *memory. */
+    psd_status (*last_ops)(void *owner, psd_time_ns now, uint32_t limit, psd_msg_reply *out, void **memory);
     void (*on_abort)(void *owner, const psd_msg_abort *abort);
     void (*on_stop)(void *owner, const char *text);                    /* the job is to end */
     void (*on_lost)(void *owner, psd_status status, const char *text); /* refused after having been welcome */

@@ -250,6 +250,23 @@ static void on_ask_log(psd_agent *agent, const psd_msg_query *ask)
     free(tail);
 }
 
+static void on_ask_ops(psd_agent *agent, const psd_msg_query *ask, psd_time_ns now)
+{
+    psd_msg msg = {.type = PSD_MSG_OPS};
+    void *memory = NULL;
+    psd_status status = PSD_ERR_UNSUPPORTED;
+    if (agent->hooks.last_ops != NULL)
+        status = agent->hooks.last_ops(agent->hooks.owner, now, ask->limit, &msg.u.reply, &memory);
+    if (status != PSD_OK) {
+        msg.u.reply.status = status;
+        snprintf(msg.u.reply.text, sizeof msg.u.reply.text, "rank %d has no record of its operations: %s",
+                 agent->welcome.rank, status == PSD_ERR_NOMEM ? "out of memory" : "PSD_RECORD=off");
+    }
+    msg.u.reply.next = ask->after;
+    send_msg(agent, &msg);
+    free(memory);
+}
+
 /* Did the caller of this request give it up? An answer that comes a second time, after a resync, has found its
  * caller before. */
 static bool was_given_up(psd_agent *agent, uint64_t request)
@@ -375,6 +392,9 @@ static void on_unsolicited(psd_agent *agent, psd_msg_box **box, psd_time_ns now)
         break;
     case PSD_MSG_LOG_ASK:
         on_ask_log(agent, &msg->u.query);
+        break;
+    case PSD_MSG_OPS_ASK:
+        on_ask_ops(agent, &msg->u.query, now);
         break;
     case PSD_MSG_STOP:
         on_stop(agent, &msg->u.stop);

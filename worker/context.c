@@ -153,6 +153,12 @@ static const char *log_file_of(void *owner, char *out, size_t out_bytes)
     return ctx->has_streams ? psd_recorder_log_file(&ctx->recorder, out, out_bytes) : NULL;
 }
 
+static psd_status last_ops(void *owner, psd_time_ns now, uint32_t limit, psd_msg_reply *out, void **memory)
+{
+    const psd_ctx *ctx = owner;
+    return psd_recorder_last(&ctx->recorder, now, limit, out, memory);
+}
+
 static void on_abort(void *owner, const psd_msg_abort *abort)
 {
     psd_status status = abort->status < PSD_OK ? abort->status : PSD_ERR_ABORTED;
@@ -300,8 +306,8 @@ static psd_status start_agent(PSD_AT, psd_ctx *ctx)
     psd_agent_config config = {
         .coordinator = s->coordinator,
         .ident = ctx->ident,
-        .hooks = {ctx, fill_heartbeat, make_token, log_file_of, on_abort, on_stop, on_lost, is_stuck,
-                  take_snapshot},
+        .hooks = {ctx, fill_heartbeat, make_token, log_file_of, last_ops, on_abort, on_stop, on_lost,
+                  is_stuck, take_snapshot},
         .look_every = s->report_after_ms * PSD_NS_PER_MS / 2,
     };
     psd_msg_hello *hello = &config.hello;

@@ -16,7 +16,8 @@
 #include "worker/error.h"
 #include "worker/quick_clock.h"
 
-#define WORDS (sizeof(psd_record) / sizeof(uint64_t))
+#define LAST_MOST 1024 /* operations in one message */
+#define WORDS     (sizeof(psd_record) / sizeof(uint64_t))
 
 _Static_assert(sizeof(psd_record) % sizeof(uint64_t) == 0, "records are written in words");
 _Static_assert(offsetof(psd_record, seq) == 0, "the seq is stored apart from the other words");
@@ -270,4 +271,22 @@ void psd_record_current(const psd_recorder *recorder, psd_time_ns now, psd_curre
 uint64_t psd_record_done(const psd_recorder *recorder)
 {
     return recorder->file != NULL ? atomic_load_explicit(&recorder->file->done, memory_order_relaxed) : 0;
+}
+
+psd_status psd_recorder_last(const psd_recorder *recorder, psd_time_ns now, uint32_t limit,
+                             psd_msg_reply *out, void **memory)
+{
+    typedef struct table {
+        psd_record_row rows[LAST_MOST];
+        psd_cell cells[LAST_MOST * PSD_RECORD_COLUMNS];
+    } table;
+    if (recorder->file == NULL)
+        return PSD_ERR_UNSUPPORTED;
+    table *t = malloc(sizeof *t);
+    if (t == NULL)
+        return PSD_ERR_NOMEM;
+    psd_record_table(recorder->file, now, limit == 0 || limit > LAST_MOST ? LAST_MOST : limit, t->rows,
+                     t->cells, out);
+    *memory = t;
+    return PSD_OK;
 }

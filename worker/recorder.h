@@ -74,6 +74,10 @@ uint32_t psd_recorder_threads(const psd_recorder *recorder, uint32_t out[PSD_REC
 bool psd_record_describe(const psd_recorder *recorder, uint64_t seq, psd_time_ns now, psd_current_op *out);
 /* The oldest operation still in flight; kind 0 if none. */
 void psd_record_current(const psd_recorder *recorder, psd_time_ns now, psd_current_op *out);
+/* The last operations as rows, as many as one message holds at most; free() *memory. PSD_ERR_UNSUPPORTED when off,
+ * PSD_ERR_NOMEM. */
+psd_status psd_recorder_last(const psd_recorder *recorder, psd_time_ns now, uint32_t limit,
+                             psd_msg_reply *out, void **memory);
 uint64_t psd_record_done(const psd_recorder *recorder); /* operations completed */
 
 /* For psd_recorder_open (recorder_file.c): makes the file in PSD_RUN_DIR or its default, sees to ownership

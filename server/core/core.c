@@ -49,16 +49,27 @@ void psd_core_free(psd_core *core)
 typedef void (*handler)(psd_core *core, member *m, const psd_msg *msg);
 
 static const handler handlers[PSD_MSG_TYPES] = {
-    [PSD_MSG_HEARTBEAT] = members_heartbeat,   [PSD_MSG_GROUP_OPEN] = groups_open,
-    [PSD_MSG_GROUP_TOKEN] = groups_token,      [PSD_MSG_GROUP_READY] = groups_ready,
-    [PSD_MSG_GROUP_FAIL] = groups_fail,        [PSD_MSG_GROUP_CLOSE] = groups_close,
-    [PSD_MSG_PLAN_OPEN] = plans_open,          [PSD_MSG_PLAN_NEXT] = plans_next,
-    [PSD_MSG_PLAN_READY] = plans_ready,        [PSD_MSG_PLAN_PROGRESS] = plans_progress,
-    [PSD_MSG_PLAN_CLOSE] = plans_close,        [PSD_MSG_TABLE_OPEN] = tables_open,
-    [PSD_MSG_TABLE_READY] = tables_ready,      [PSD_MSG_TABLE_PROGRESS] = tables_progress,
-    [PSD_MSG_TABLE_CLOSE] = tables_close,      [PSD_MSG_BYE] = members_bye,
-    [PSD_MSG_CANCEL] = requests_cancel,        [PSD_MSG_STUCK] = watch_stuck,
-    [PSD_MSG_SNAPSHOT] = watch_snapshot,       [PSD_MSG_LOG] = logs_answer,
+    [PSD_MSG_HEARTBEAT] = members_heartbeat,
+    [PSD_MSG_GROUP_OPEN] = groups_open,
+    [PSD_MSG_GROUP_TOKEN] = groups_token,
+    [PSD_MSG_GROUP_READY] = groups_ready,
+    [PSD_MSG_GROUP_FAIL] = groups_fail,
+    [PSD_MSG_GROUP_CLOSE] = groups_close,
+    [PSD_MSG_PLAN_OPEN] = plans_open,
+    [PSD_MSG_PLAN_NEXT] = plans_next,
+    [PSD_MSG_PLAN_READY] = plans_ready,
+    [PSD_MSG_PLAN_PROGRESS] = plans_progress,
+    [PSD_MSG_PLAN_CLOSE] = plans_close,
+    [PSD_MSG_TABLE_OPEN] = tables_open,
+    [PSD_MSG_TABLE_READY] = tables_ready,
+    [PSD_MSG_TABLE_PROGRESS] = tables_progress,
+    [PSD_MSG_TABLE_CLOSE] = tables_close,
+    [PSD_MSG_BYE] = members_bye,
+    [PSD_MSG_CANCEL] = requests_cancel,
+    [PSD_MSG_STUCK] = watch_stuck,
+    [PSD_MSG_SNAPSHOT] = watch_snapshot,
+    [PSD_MSG_LOG] = asks_answer,
+    [PSD_MSG_OPS] = asks_answer,
     [PSD_MSG_LOST_WORK] = incidents_lost_work,
 };
 
@@ -149,6 +160,7 @@ psd_status psd_core_step(psd_core *core, const psd_event *event, psd_effects *ef
     case PSD_EVENT_TIMER:
         members_timer(core);
         watch_timer(core);
+        asks_timer(core);
         break;
     case PSD_EVENT_COMPILED:
         plans_compiled(core, event);
@@ -160,6 +172,7 @@ psd_status psd_core_step(psd_core *core, const psd_event *event, psd_effects *ef
         members_restart(core);
         plans_restart(core);
         watch_restart(core);
+        asks_restart(core);
         break;
     case PSD_EVENT_INCIDENT:
         incidents_decided(core, event);
@@ -186,6 +199,8 @@ psd_time_ns psd_core_deadline(const psd_core *core)
     psd_time_ns grace = head_deadline(&core->graces, core->grace_ns);
     psd_time_ns first = lease < grace ? lease : grace;
     first = core->notice_at < first ? core->notice_at : first;
+    psd_time_ns answer = asks_deadline(core);
+    first = answer < first ? answer : first;
     return core->watch_at < first ? core->watch_at : first;
 }
 

@@ -151,6 +151,7 @@ void member_forget(psd_core *core, member *m)
     m->current = NULL;
     free(m->snap);
     m->snap = NULL;
+    asks_member_ended(core, m);
     bury(core, m, free);
 }
 
@@ -166,6 +167,7 @@ static void member_end(psd_core *core, member *m, member_state state)
     m->state = (uint8_t)state;
     free(m->current);
     m->current = NULL;
+    asks_member_ended(core, m);
     watch_member_ended(core, m);
     j->have--;
     j->helpers -= member_is_server(m);

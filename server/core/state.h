@@ -29,6 +29,7 @@
 #define PENDING_IDS          UINT32_C(0x80000000) /* requests for groups are numbered from here, groups below */
 #define MAX_NOTES            512
 #define MAX_INCIDENTS        32 /* kept of a job */
+#define MAX_QUESTIONS        16 /* to ranks, at a time */
 #define INCIDENT_LOST_WORK   5  /* after the waits_class: information, no hang; never open */
 #define MAX_LOST_PER_TIMER   64 /* leases ended in one step; more follow at once */
 #define NOTICE_INTERVAL_NS   PSD_NS_PER_S
@@ -109,9 +110,6 @@ typedef struct member {
     uint32_t communicators;
     uint32_t communicator_budget; /* 0: its backend has no communicators */
     psd_current_op *current;      /* NULL: in no operation */
-    psd_peer log_peer;            /* whose question for its log it has not answered, see logs.c; 0: none */
-    uint64_t log_request;
-    uint64_t log_asked;
     psd_msg_snapshot *snap; /* its answer in the round that goes on, see watch.c; NULL: none. One block */
     uint32_t roster_at;
     uint32_t stuck_at; /* in watch.stuck */
@@ -126,6 +124,15 @@ typedef struct member {
     bool is_asked;       /* and has not answered yet */
     char text[];
 } member;
+
+/* Of psctl, which a rank has not answered yet. */
+typedef struct question {
+    member *asked; /* NULL: none */
+    psd_peer peer; /* who asked */
+    uint64_t request;
+    uint64_t number;
+    psd_time_ns due;
+} question;
 
 /* Oldest first: every entry has the same length, so that refreshing is moving to the tail. */
 typedef struct time_list {
@@ -404,6 +411,8 @@ struct psd_core {
     time_list graces;
     psd_time_ns notice_at; /* PSD_NEVER: nobody waits for a notice */
     psd_time_ns watch_at;  /* the earliest watch.due */
+    question questions[MAX_QUESTIONS];
+    uint64_t question_count; /* of all */
     uint64_t messages;
     uint64_t dropped;
 
@@ -589,7 +598,14 @@ int64_t trainer_of(const table *t, const member *m);
 void table_free(void *t);
 
 void views_answer(psd_core *core, const psd_event *event);
-void logs_answer(psd_core *core, member *m, const psd_msg *msg);
+
+/* ------------------------------------------------------------------------------------------------- asks.c */
+
+void asks_answer(psd_core *core, member *m, const psd_msg *msg);
+psd_time_ns asks_deadline(const psd_core *core);
+void asks_timer(psd_core *core);
+void asks_member_ended(psd_core *core, const member *m);
+void asks_restart(psd_core *core);
 
 /* ------------------------------------------------------------------------------------ watch.c, incidents.c */
 

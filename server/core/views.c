@@ -390,8 +390,8 @@ void views_answer(psd_core *core, const psd_event *event)
 {
     const psd_msg_query *query = &event->msg->u.query;
     const view *v = view_find(query->view);
-    if (logs_is_question(query)) {
-        logs_ask(core, event);
+    if (asks_is_question(query)) {
+        asks_put(core, event);
         return;
     }
     psd_msg *msg = send_to_peer(core, event->peer, PSD_MSG_REPLY);

@@ -36,11 +36,11 @@ const view *work_view_find(const char *name); /* views_work.c: groups, plans, ta
 
 /* views_hang.c: why, incidents, and incident, which has the rows of all incidents. */
 const view *hang_view_find(const char *name);
-/* The command ack/ID; false: the name is another's. */
-/* The questions for a rank's log, which the rank answers: views_answer passes them on. */
-bool logs_is_question(const psd_msg_query *query);
-void logs_ask(psd_core *core, const psd_event *event);
+/* The questions that a rank answers: views_answer passes them on. */
+bool asks_is_question(const psd_msg_query *query);
+void asks_put(psd_core *core, const psd_event *event);
 
+/* The command ack/ID; false: the name is another's. */
 bool hang_acknowledge(psd_core *core, const psd_msg_query *query, psd_msg_reply *reply);
 
 #endif

@@ -1,8 +1,6 @@
 /* psctl logs: what the library under a rank's backend has logged last. */
 #include <stdio.h>
-#include <stdlib.h>
 
-#include "common/conf.h"
 #include "server/psctl/client.h"
 #include "server/psctl/print.h"
 #include "server/psctl/text.h"
@@ -26,18 +24,15 @@ static psctl_exit run(const psctl_options *options, int argc, char **argv)
 {
     char why[1536] = "", view[24];
     psctl_answer answer;
-    const char *job = options->job != NULL ? options->job : getenv("PSD_JOB");
-    job = job != NULL && job[0] != '\0' ? job : "default";
+    const char *job;
     if (!psctl_no_arguments("logs", argc, argv))
         return PSCTL_USAGE;
     if (options->rank < 0) {
         psctl_error("say whose: psctl logs --rank RANK (see: psctl help logs)");
         return PSCTL_USAGE;
     }
-    if (!psd_name_valid(job)) {
-        psctl_error("PSD_JOB=%s is not a job's name: write 1 to 63 of the characters A-Z a-z 0-9 . _ -", job);
+    if (!psctl_job_of_rank(options, &job))
         return PSCTL_USAGE;
-    }
     snprintf(view, sizeof view, "log/%d", options->rank);
     psctl_exit code = psctl_client_ask_once(options, view, job, &answer, why, sizeof why);
     if (code != PSCTL_FINE) {

@@ -45,8 +45,21 @@ static psctl_exit dump(const psctl_options *options)
     return code;
 }
 
+static psctl_exit ask_rank(const psctl_options *options, int argc, char **argv)
+{
+    char view[24];
+    psctl_options of = *options;
+    if (!psctl_no_arguments("ops", argc, argv) || !psctl_job_of_rank(options, &of.job))
+        return PSCTL_USAGE;
+    of.limit = of.limit != 0 ? of.limit : DEFAULT_ROWS;
+    snprintf(view, sizeof view, "ops/%d", options->rank);
+    return psctl_view(&of, view, "no operations", 0, NULL);
+}
+
 static psctl_exit run(const psctl_options *options, int argc, char **argv)
 {
+    if (options->dump == NULL && options->rank >= 0)
+        return ask_rank(options, argc, argv);
     if (options->dump == NULL)
         return psctl_view(options, "ops", "no ranks", argc, argv);
     if (!psctl_no_arguments("ops", argc, argv))
@@ -60,14 +73,17 @@ static psctl_exit run(const psctl_options *options, int argc, char **argv)
 
 const psctl_command psctl_ops = {
     .name = "ops",
-    .arguments = "[--dump FILE] [options]",
+    .arguments = "[--rank RANK | --dump FILE] [options]",
     .summary = "what each rank is doing now, and for how long",
     .details =
         "One row per rank: operations completed, bytes moved, the oldest operation in flight (kind,\n"
         "peer or root as a rank of its group, elements, dtype, age, tensor, call site).\n\n"
+        "With --rank RANK: the last operations of one rank (32, or --limit, at most 1024), asked of the "
+        "rank.\n"
+        "The job is --job, else PSD_JOB, else `default`.\n\n"
         "With --dump FILE, without psd: the last operations (32, or --limit) in the record file that a\n"
         "process writes in PSD_RUN_DIR, JOB.PID.INCARNATION.psdrec, and leaves there when it is killed.\n"
         "Ages count back from the last thing that it recorded.\n",
-    .options = PSCTL_VIEW_OPTIONS | PSCTL_OPT_DUMP,
+    .options = PSCTL_VIEW_OPTIONS | PSCTL_OPT_RANK | PSCTL_OPT_DUMP,
     .run = run,
 };

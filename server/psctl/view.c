@@ -1,12 +1,27 @@
 #include "server/psctl/view.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/conf.h"
 #include "server/psctl/client.h"
 #include "server/psctl/print.h"
+
+bool psctl_job_of_rank(const psctl_options *options, const char **job)
+{
+    const char *name = options->job != NULL ? options->job : getenv("PSD_JOB");
+    name = name != NULL && name[0] != '\0' ? name : "default";
+    if (!psd_name_valid(name)) {
+        psctl_error("PSD_JOB=%s is not a job's name: write 1 to 63 of the characters A-Z a-z 0-9 . _ -",
+                    name);
+        return false;
+    }
+    *job = name;
+    return true;
+}
 
 bool psctl_no_arguments(const char *command, int argc, char **argv)
 {

@@ -15,6 +15,9 @@ psctl_exit psctl_view(const psctl_options *options, const char *view, const char
 /* Prints an answer once, as a table or as JSON; `none` as above. */
 psctl_exit psctl_print(const psctl_options *options, const psctl_answer *answer, const char *none);
 
+/* The job that --rank is of: --job, else PSD_JOB, else default. False: told on stderr. */
+bool psctl_job_of_rank(const psctl_options *options, const char **job);
+
 /* Tells that a command takes no arguments, if there are some; false then. */
 bool psctl_no_arguments(const char *command, int argc, char **argv);
 

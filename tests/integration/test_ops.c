@@ -69,6 +69,24 @@ static bool find_file(pid_t pid, char *out, size_t bytes)
     return found;
 }
 
+/* Asked of the rank itself, through psd. */
+static void expect_live_ops(void)
+{
+    char *text = NULL;
+    const char *argv[] = {test_path("bin/psctl"), "ops", "--rank", "1", "--limit", "3", "--json", NULL};
+    const char *env[] = {coordinator, NULL};
+    cr_assert_eq(test_run(argv, env, 10000, &text), 0, "%s", text);
+    json_t *rows = json_loads(text, 0, NULL);
+    cr_assert(json_is_array(rows) && json_array_size(rows) >= 1 && json_array_size(rows) <= 3, "%s", text);
+    cr_assert_str_eq(json_string_value(json_object_get(json_array_get(rows, 0), "tensor")), "loop");
+    json_decref(rows);
+    free(text);
+    const char *none[] = {test_path("bin/psctl"), "ops", "--rank", "7", NULL};
+    cr_assert_eq(test_run(none, env, 10000, &text), 1, "%s", text);
+    cr_assert_not_null(strstr(text, "has no rank 7"), "%s", text);
+    free(text);
+}
+
 PSD_TEST_WITH(ops, of_a_rank_that_was_killed, .timeout = 120)
 {
     test_proc ranks[RANKS] = {0};
@@ -78,6 +96,7 @@ PSD_TEST_WITH(ops, of_a_rank_that_was_killed, .timeout = 120)
         start_rank(&ranks[r], r);
     for (int r = 0; r < RANKS; r++)
         cr_assert(test_proc_expect(&ranks[r], "ready", 20000), "rank %d: %s", r, ranks[r].text);
+    expect_live_ops();
     kill(ranks[1].pid, SIGKILL);
     cr_assert(test_proc_wait(&ranks[1], 10000) && test_proc_wait(&ranks[0], 20000));
     cr_assert(find_file(ranks[1].pid, path, sizeof path));

@@ -64,7 +64,7 @@ static psd_agent *start(const char *address, seen *s)
                   .address = "a",
                   .world_min = 1,
                   .world_max = 1},
-        .hooks = {s, fill_heartbeat, make_token, NULL, on_abort, on_stop, on_lost},
+        .hooks = {s, fill_heartbeat, make_token, NULL, NULL, on_abort, on_stop, on_lost},
     };
     char why[512];
     psd_agent *agent = NULL;

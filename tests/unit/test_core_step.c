@@ -379,11 +379,21 @@ PSD_TEST(core_step, questions_for_logs_that_nobody_can_answer)
         cr_assert_null(sent(&b, PSD_MSG_LOG_ASK), "%s", views[i]);
         (void)reply_with(&b, PSD_ERR_NOT_FOUND);
     }
-    ask_log(&b, 50, "log/0", 8);
-    ask_log(&b, 51, "log/0", 9); /* the first one is told */
-    cr_assert_eq(reply_with(&b, PSD_ERR_ABORTED)->request, 8);
+    for (uint64_t i = 0; i < 17; i++)
+        ask_log(&b, 50 + i, i % 2 == 0 ? "log/0" : "ops/0", i);
+    cr_assert_eq(reply_with(&b, PSD_ERR_LIMIT)->request, 0); /* the oldest makes room */
+    cr_assert_not_null(sent(&b, PSD_MSG_LOG_ASK));
+    cr_assert_leq(psd_core_deadline(b.core), b.now + 3 * PSD_NS_PER_S);
+    b.now += 3 * PSD_NS_PER_S;
+    step(&b, (psd_event){.type = PSD_EVENT_TIMER});
+    cr_assert_not_null(strstr(reply_with(&b, PSD_ERR_TIMEOUT)->u.reply.text, "did not answer within 3 s"));
+    ask_log(&b, 50, "ops/0", 9);
+    cr_assert_not_null(sent(&b, PSD_MSG_OPS_ASK));
     step(&b, (psd_event){.type = PSD_EVENT_GONE, .peer = 1});
     ask_log(&b, 50, "log/0", 10);
     (void)reply_with(&b, PSD_ERR_NOT_FOUND);
+    b.now += 60 * PSD_NS_PER_S; /* the question goes, whatever becomes of the rank */
+    step(&b, (psd_event){.type = PSD_EVENT_TIMER});
+    cr_assert_eq(reply_with(&b, PSD_ERR_TIMEOUT)->request, 9);
     end(&b);
 }
