@@ -24,6 +24,24 @@ static psd_status fail(const reader *r, const char *format, ...)
     return model_fail(r->why, PSD_ERR_FORMAT, r->path, "%s%s", r->whose, text);
 }
 
+/* A key that is not known is a slip of the pen, and what was meant would silently keep its default. */
+static psd_status check_keys(const reader *r, const json_t *object, const char *what,
+                             const char *const *known)
+{
+    const char *key = NULL;
+    json_t *value = NULL;
+    json_object_foreach((json_t *)object, key, value)
+    {
+        char echo[PSD_ECHO_BYTES];
+        int i = 0;
+        while (known[i] != NULL && strcmp(known[i], key) != 0)
+            i++;
+        if (known[i] == NULL)
+            return fail(r, "%s has no \"%s\"", what, psd_echo(key, echo, sizeof echo));
+    }
+    return PSD_OK;
+}
+
 static psd_status read_name(const reader *r, const json_t *object, const char *key, char out[PSD_MAX_NAME])
 {
     const json_t *value = json_object_get(object, key);
@@ -72,6 +90,10 @@ static psd_status read_rule(const reader *r, const psd_layout *layout, const jso
     char echo[PSD_ECHO_BYTES], why[512];
     const char *axis = NULL;
     json_t *value = NULL;
+    psd_status status =
+        check_keys(r, object, "a rule", (const char *const[]){"match", "place", "note", NULL});
+    if (status != PSD_OK)
+        return status;
     if (!json_is_string(match) || strlen(json_string_value(match)) != json_string_length(match))
         return fail(r, "a rule has no \"match\"");
     psd_echo(json_string_value(match), echo, sizeof echo);
@@ -103,7 +125,11 @@ static psd_status read_layout(const reader *r, const json_t *object, psd_layout 
     const json_t *rules = json_object_get(object, "rules");
     if (!json_is_object(object))
         return fail(r, "a layout is an object with \"group\", \"mesh\" and \"rules\"");
-    psd_status status = read_name(r, object, "group", layout.group);
+    psd_status status =
+        check_keys(r, object, "a layout",
+                   (const char *const[]){"group", "first_rank", "mesh", "rules", "name", "note", NULL});
+    if (status == PSD_OK)
+        status = read_name(r, object, "group", layout.group);
     if (status == PSD_OK)
         status = read_mesh(r, object, &layout);
     if (status != PSD_OK)
@@ -158,6 +184,9 @@ psd_status model_read_pair(const char *path, model_pair *out, const model_why *w
     model_pair pair = {0};
     json_t *root = NULL;
     psd_status status = load(path, &root, why);
+    if (status == PSD_OK)
+        status = check_keys(&r, root, "a pair",
+                            (const char *const[]){"name", "manifest", "note", "src", "dst", NULL});
     if (status == PSD_OK && json_object_get(root, "name") != NULL)
         status = read_name(&r, root, "name", pair.name);
     if (status == PSD_OK && json_object_get(root, "manifest") != NULL)

@@ -11,7 +11,8 @@
 enum { PATH_BYTES = 4096, MOST_RANKS = 4096 };
 
 static const char details[] =
-    "Starts a private psd and the ranks with psrun, and runs psd-bench on them; both programs are looked\n"
+    "Starts a private psd and the ranks with psrun --bind core, and runs psd-bench on them; both programs "
+    "are looked\n"
     "for beside psctl. Prints the columns of nccl-tests; every result is checked.\n"
     "\n"
     "OP: all_reduce, broadcast, reduce, scatter, gather, all_gather, reduce_scatter, all_to_all, "
@@ -129,7 +130,7 @@ static psctl_exit run(const psctl_options *options, int argc, char **argv)
     }
     if (!beside("psrun", psrun, sizeof psrun) || !beside("psd-bench", bench, sizeof bench))
         return PSCTL_FAILED;
-    char **line = calloc((size_t)argc + 8, sizeof *line);
+    char **line = calloc((size_t)argc + 16, sizeof *line);
     if (line == NULL) {
         psctl_error("out of memory");
         return PSCTL_FAILED;
@@ -138,9 +139,15 @@ static psctl_exit run(const psctl_options *options, int argc, char **argv)
         free(line);
         return PSCTL_USAGE;
     }
-    char *head[] = {
-        psrun, (char[]){"--standalone"}, (char[]){"--no-prefix"}, (char[]){"-n"}, ranks, (char[]){"--"},
-        bench};
+    char *head[] = {psrun,
+                    (char[]){"--standalone"},
+                    (char[]){"--no-prefix"},
+                    (char[]){"--bind"},
+                    (char[]){"core"},
+                    (char[]){"-n"},
+                    ranks,
+                    (char[]){"--"},
+                    bench};
     memcpy(line, head, sizeof head);
     memcpy(line + sizeof head / sizeof head[0], argv, (size_t)argc * sizeof *argv);
     line[sizeof head / sizeof head[0] + (size_t)argc] = NULL;

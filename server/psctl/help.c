@@ -22,7 +22,7 @@ static void help_all(void)
     puts("\nOptions that most commands take:");
     psctl_options_print(PSCTL_OPT_COORDINATOR | PSCTL_OPT_JSON | PSCTL_OPT_JOB | PSCTL_OPT_WATCH |
                         PSCTL_OPT_LIMIT);
-    puts("\nExit codes: 0 fine, 1 failed, 2 usage, 3 psd not reachable, 4 reserved.\n"
+    puts("\nExit codes: 0 fine, 1 failed, 2 usage, 3 psd not reachable, 4 an incident is open.\n"
          "`psctl help COMMAND` says more about one.");
 }
 

@@ -150,17 +150,19 @@ void psctl_plan_print(const psctl_plan_result *r)
            psd_format_bytes(p->bytes, a, sizeof a), psd_format_bytes(r->bounds.local, b, sizeof b));
     printf("steps        %" PRIu64 " messages in %" PRIu32 " rounds%s\n", p->message_count, p->rounds,
            p->forwards ? ", receivers forward" : "");
-    printf("ingress      %" PRId64 " (%s) at least for rank %" PRId32 "\n", r->bounds.in,
-           psd_format_bytes(r->bounds.in, a, sizeof a), r->bounds.in_rank);
+    printf("ingress      %" PRId64 " (%s) at least", r->bounds.in,
+           psd_format_bytes(r->bounds.in, a, sizeof a));
+    if (r->bounds.in_rank >= 0)
+        printf(" for rank %" PRId32, r->bounds.in_rank);
+    putchar('\n');
     printf("egress       %" PRId64 " (%s) at least for some rank; %s with forwarding\n", r->bounds.out,
            psd_format_bytes(r->bounds.out, a, sizeof a),
            psd_format_bytes(r->bounds.out_forward, b, sizeof b));
     printf("T*           %" PRId64 " (%s)\n", t_star, psd_format_bytes(t_star, a, sizeof a));
-    printf("load_ratio   %.4f (largest load %" PRId64 ", rank %" PRId32 " %s)\n", ratio(p->load, t_star),
-           p->load, p->busiest,
-           p->busiest < 0     ? "-"
-           : p->busiest_sends ? "sends"
-                              : "receives");
+    printf("load_ratio   %.4f (largest load %" PRId64, ratio(p->load, t_star), p->load);
+    if (p->busiest >= 0)
+        printf(", rank %" PRId32 " %s", p->busiest, p->busiest_sends ? "sends" : "receives");
+    printf(")\n");
     printf("round_ratio  %.4f\n", ratio(all, t_star));
     printf("compiled in  %.3f s, proved in %.3f s\n", r->compile_s, r->check_s);
 }
@@ -208,6 +210,24 @@ static psd_status read_inputs(const arguments *a, psd_model *model, model_pair *
     return status == PSD_OK ? model_read_layout(a->to, &pair->dst, why) : status;
 }
 
+/* A rule that no tensor meets first is allowed, and more often a slip of the pen. */
+static void note_idle_rules(const psd_model *model, const psd_layout *layout)
+{
+    bool *used = calloc((size_t)layout->rule_count + 1, sizeof *used);
+    for (uint32_t t = 0; used != NULL && t < model->count; t++) {
+        uint32_t r = 0;
+        while (r < layout->rule_count && !psd_glob_match(layout->rules[r].match, model->tensors[t].name))
+            r++;
+        used[r] = true;
+    }
+    for (uint32_t r = 0; used != NULL && r < layout->rule_count; r++) {
+        if (!used[r])
+            psctl_error("note: group %s: rule \"%s\" places no tensor", layout->group,
+                        layout->rules[r].match);
+    }
+    free(used);
+}
+
 static psd_status make_plan(const arguments *a, psctl_plan_result *r, char *text, size_t text_bytes)
 {
     psd_time_ns begun = psd_now_ns();
@@ -235,8 +255,11 @@ static psctl_exit show(const arguments *a, const psctl_plan_result *r)
     if (a->json)
         return psctl_plan_print_json(r) ? PSCTL_FINE : PSCTL_FAILED;
     psctl_plan_print(r);
-    if (a->explain)
-        psctl_plan_explain(r);
+    if (!a->explain)
+        return PSCTL_FINE;
+    psctl_plan_explain(r);
+    note_idle_rules(r->input.model, r->input.src);
+    note_idle_rules(r->input.model, r->input.dst);
     return PSCTL_FINE;
 }
 

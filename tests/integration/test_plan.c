@@ -130,7 +130,7 @@ PSD_TEST(plan, says_what_is_wrong_with_its_arguments)
         {{"--model", MODEL, "--pair", PAIR, "more"}, "what is more?", 2},
         {{"--model"}, "--model", 2},
         {{"--model", "/nowhere", "--pair", PAIR}, "cannot be opened", 1},
-        {{"--model", MODEL, "--pair", MODEL}, "src: a layout is an object", 1},
+        {{"--model", MODEL, "--pair", MODEL}, "a pair has no \"model\"", 1},
         {{"--model", PAIR, "--pair", PAIR}, "neither a manifest", 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

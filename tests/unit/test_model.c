@@ -218,6 +218,9 @@ PSD_TEST(model, wrong_layouts_name_group_rule_and_axis)
         const char *json, *says;
     } cases[] = {
         {"{\"mesh\":{\"x\":2},\"rules\":[]}", "\"group\" is not a text"},
+        {"{\"group\":\"g\",\"first_rnk\":4,\"mesh\":{\"x\":2}}", "a layout has no \"first_rnk\""},
+        {"{\"group\":\"g\",\"mesh\":{\"x\":2},\"rules\":[{\"match\":\"*\",\"places\":{}}]}",
+         "a rule has no \"places\""},
         {"{\"group\":\"g\",\"rules\":[]}", "\"mesh\" is not an object"},
         {"{\"group\":\"g\",\"mesh\":{}}", "1 to 8 axes"},
         {"{\"group\":\"g\",\"mesh\":{\"x\":0}}", "axis x: its size is not from 1"},

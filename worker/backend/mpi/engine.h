@@ -241,7 +241,8 @@ typedef struct mpi_process {
     bool is_asleep;
     uint32_t waiters;
     bool is_ending;
-    bool is_unclean; /* MPI_Finalize might wait for ever, and other ranks for this one */
+    bool is_unclean;  /* MPI_Finalize might wait for ever, and other ranks for this one */
+    bool is_doubtful; /* a group broke: some rank may never come to MPI_Finalize */
     process_state state;
     char why[256];
     engine *context;  /* attached; written by the communication thread */

@@ -238,6 +238,7 @@ void group_break(mgroup *g, psd_status status, int32_t culprit, bool tell, const
     if (is_first) {
         snprintf(g->text, sizeof g->text, "%s", text);
         atomic_store_explicit(&g->status, (int)status, memory_order_release);
+        process.is_doubtful = true;
         if (status == PSD_ERR_IO) /* MPI's own */
             process.is_unclean = true;
     }

@@ -8,9 +8,12 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <time.h>
+#include <unistd.h>
 
+#include "common/log.h"
 #include "worker/backend/mpi/engine.h"
 
+#define FINALIZE_S     5   /* for MPI_Finalize, once a group broke */
 #define SPIN_TURNS     200 /* without news, before the thread sleeps between turns */
 #define WAITER_YIELDS  50  /* before who waits sleeps */
 #define SLEEP_SHORTEST (20 * INT64_C(1000))
@@ -157,16 +160,29 @@ static void *communicate(void *unused)
 }
 
 /* At exit. MPI_Finalize waits for the other ranks, as every MPI program does; not after a failure, which mpirun then
- * sees and ends the others. */
-static void end_process(void)
+ * sees and ends the others; and only a while after a group broke, as a rank that hangs then may never come. */
+static void end_process(int code, void *unused)
 {
+    (void)unused;
     pthread_mutex_lock(&process.lock);
     bool is_clean = process.state == PROCESS_UP && process.reserved == NULL && !process.is_unclean;
     process.is_ending = true;
+    bool is_doubtful = process.is_doubtful;
     pthread_cond_signal(&process.wake);
     pthread_mutex_unlock(&process.lock);
-    if (is_clean)
+    if (is_clean && !is_doubtful)
         pthread_join(process.thread, NULL);
+    if (!is_clean || !is_doubtful)
+        return;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += FINALIZE_S;
+    if (pthread_timedjoin_np(process.thread, NULL, &until) == 0)
+        return;
+    psd_log("mpi", PSD_LOG_WARN,
+            "MPI_Finalize has not ended in %d s: a rank has not come to it; leaving without", FINALIZE_S);
+    fflush(NULL);
+    _exit(code); /* the thread is inside MPI, which must not be torn down under it */
 }
 
 /* ---------------------------------------------------------------------------------------- other threads */
@@ -181,7 +197,8 @@ static psd_status start_thread(char *why, size_t why_bytes)
     pthread_cond_init(&process.done, &attr);
     pthread_condattr_destroy(&attr);
     process.state = PROCESS_STARTING;
-    int error = atexit(end_process) != 0 ? ENOMEM : pthread_create(&process.thread, NULL, communicate, NULL);
+    int error =
+        on_exit(end_process, NULL) != 0 ? ENOMEM : pthread_create(&process.thread, NULL, communicate, NULL);
     if (error == 0)
         return PSD_OK;
     process.state = PROCESS_IDLE;
