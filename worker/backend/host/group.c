@@ -420,7 +420,6 @@ void host_group_on_broken(peer *p, const frame *f, const char *text)
         drop_early_pings(p, f->group);
         frame answer = peer_frame(NULL, FRAME_BROKEN_ACK);
         answer.group = f->group;
-        answer.source = (uint32_t)f->count; /* the rank that the asker knows this one by */
         if (!is_answer)
             peer_send_control(p, &answer, NULL);
         return;
