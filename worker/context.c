@@ -138,6 +138,7 @@ static void fill_heartbeat(void *owner, psd_msg_heartbeat *out)
     out->resident_bytes = resident_bytes();
     tell_usage(ctx, out);
     psd_record_current(&ctx->recorder, psd_now_ns(), &out->current);
+    psd_hang_doing(ctx, psd_now_ns(), out);
     psd_plans_tell(ctx);
 }
 

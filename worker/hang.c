@@ -8,10 +8,13 @@
 #include <unistd.h>
 
 #include "common/conf.h"
+#include "common/record_read.h"
 #include "worker/context.h"
 
-#define TELL_AGAIN (2 * PSD_NS_PER_S)
-#define MOST_PEERS 4096 /* links of one rank: more are not counted, and psd then never finds them quiet */
+#define TELL_AGAIN   (2 * PSD_NS_PER_S)
+#define NEWEST       64                    /* records looked at for the last sign of life */
+#define POLLS_WITHIN (500 * PSD_NS_PER_MS) /* who has tested an operation since then polls it */
+#define MOST_PEERS   4096 /* links of one rank: more are not counted, and psd then never finds them quiet */
 
 static bool explains(const psd_ctx *ctx)
 {
@@ -60,6 +63,49 @@ bool psd_hang_is_stuck(psd_ctx *ctx, psd_time_ns now)
         found = true;
     }
     return found;
+}
+
+/* When the newest operations were begun or ended: what came before is past. */
+static psd_time_ns last_seen_inside(const psd_record_file *file)
+{
+    psd_time_ns last = 0;
+    uint64_t next = atomic_load_explicit(&file->next, memory_order_relaxed);
+    uint64_t seq = next > NEWEST ? next - NEWEST : 1;
+    for (psd_record record; seq < next; seq++) {
+        if (!psd_record_copy(file, seq, &record))
+            continue;
+        last = record.posted_ns > last ? record.posted_ns : last;
+        last = record.done_ns > last ? record.done_ns : last;
+    }
+    return last;
+}
+
+void psd_hang_doing(psd_ctx *ctx, psd_time_ns now, psd_msg_heartbeat *out)
+{
+    psd_time_ns since = PSD_NEVER;
+    const psd_record_file *file = ctx->recorder.file;
+    if (file == NULL)
+        return;
+    if (ctx->hang.began == 0)
+        ctx->hang.began = now;
+    uint64_t used = atomic_load_explicit(&ctx->recorder.waiters, memory_order_acquire);
+    for (psd_wait_record wait; used != 0; used &= used - 1)
+        if (read_wait(file, __builtin_ctzll(used), &wait) && wait.since_ns < since)
+            since = wait.since_ns;
+    psd_time_ns polled_at = atomic_load_explicit(&ctx->hang.polled_at, memory_order_acquire);
+    if (since != PSD_NEVER) {
+        out->doing = PSD_DOING_WAITING;
+    } else if (polled_at != 0 && now - polled_at < POLLS_WITHIN &&
+               psd_record_describe(&ctx->recorder, atomic_load(&ctx->hang.polled), now, &out->current)) {
+        out->doing = PSD_DOING_POLLING;
+        since = now - out->current.age_ns;
+    } else {
+        since = last_seen_inside(file);
+        since = polled_at > since ? polled_at : since;
+        since = ctx->hang.began > since ? ctx->hang.began : since;
+        out->doing = PSD_DOING_OUTSIDE;
+    }
+    out->doing_ns = now > since ? now - since : 0;
 }
 
 /* -------------------------------------------------------------------------------------------- collecting */

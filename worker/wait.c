@@ -7,6 +7,7 @@
 #include "common/conf.h"
 #include "common/tensor.h"
 #include "worker/ops.h"
+#include "worker/quick_clock.h"
 #include "worker/work_claim.h"
 
 /* A wait without a timeout of its own ends this long after the operation should have ended itself. */
@@ -249,6 +250,8 @@ psd_status psd_test_at(PSD_AT, psd_ctx *ctx, psd_work work, bool *done)
         return status;
     status = ctx->ops->test(slot->request, &result);
     if (status == PSD_INPROGRESS) {
+        atomic_store_explicit(&ctx->hang.polled, slot->record, memory_order_relaxed);
+        atomic_store_explicit(&ctx->hang.polled_at, psd_quick_now_ns(), memory_order_release);
         work_unclaim(slot);
         *done = false;
         return PSD_OK;

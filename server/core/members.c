@@ -275,6 +275,8 @@ void members_heartbeat(psd_core *core, member *m, const psd_msg *msg)
     m->bytes_sent = beat->bytes_sent;
     m->bytes_received = beat->bytes_received;
     m->pool_bytes = beat->pool_bytes;
+    m->doing = beat->doing;
+    m->doing_ns = beat->doing_ns;
     m->resident_bytes = beat->resident_bytes;
     m->communicator_bytes = beat->communicator_bytes;
     m->communicators = beat->communicators;

@@ -105,6 +105,7 @@ typedef struct member {
     uint64_t bytes_sent;
     uint64_t bytes_received;
     uint64_t pool_bytes;
+    int64_t doing_ns; /* when it was seen last */
     uint64_t resident_bytes;
     uint64_t communicator_bytes;
     uint32_t communicators;
@@ -117,6 +118,7 @@ typedef struct member {
     uint32_t pid;
     int32_t rank;  /* -1 until the world is complete, unless asked for */
     int32_t asked; /* -1: psd chooses */
+    uint8_t doing; /* psd_doing */
     uint8_t state;
     uint8_t list;
     bool in_world_group; /* false for one that came to the running job */
@@ -180,7 +182,8 @@ typedef struct group {
     psd_status status;   /* of a broken group */
     int32_t culprit;
     char *reason;
-    psd_op_side *sides; /* PSD_INCIDENT_SIDES, ascending by rank: what ranks told of the operation that broke it; NULL */
+    psd_op_side *
+        sides; /* PSD_INCIDENT_SIDES, ascending by rank: what ranks told of the operation that broke it; NULL */
     uint32_t side_count;
     uint32_t own_sides; /* bit i: sides[i] is that rank's own word */
     uint32_t token_bytes;

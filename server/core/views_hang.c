@@ -2,6 +2,8 @@
  * (the rows of all). */
 #include <stdlib.h>
 
+#include "common/conf.h"
+#include "common/tensor.h"
 #include "server/core/cut.h"
 #include "server/core/views.h"
 
@@ -122,6 +124,104 @@ static void visit_rows_of(psd_core *core, const job *j, const incident *i, page 
     }
 }
 
+/* -------------------------------------------------------------------------------------------- stragglers */
+
+#define LATE            PSD_NS_PER_S /* who has waited so long is asked for whom */
+#define MOST_STRAGGLERS 16           /* rows */
+#define MOST_MARKED     64           /* groups of which all members are looked at */
+
+static bool has_done(const psd_core *core, const member *m, uint8_t doing)
+{
+    return m != NULL && member_is_live(m) && m->peer != 0 && m->seen != INT64_MIN && m->doing == doing &&
+           m->doing_ns + (core->now - m->seen) >= LATE;
+}
+
+/* Whom a rank waits for, as far as its heartbeat tells: the peer, or all members of the group. */
+static void mark_awaited(const job *j, const psd_current_op *op, bool *awaited, uint32_t *last,
+                         uint32_t *marked)
+{
+    const group *g = shelf_find(&j->groups, op->group);
+    bool is_p2p = op->kind == PSD_OP_SEND || op->kind == PSD_OP_RECV;
+    if (g == NULL || (!is_p2p && (g->id == *last || *marked == MOST_MARKED)))
+        return;
+    if (is_p2p && op->peer >= 0 && (uint32_t)op->peer < g->count)
+        awaited[ranks_at(g->members, (uint32_t)op->peer)] = true;
+    for (uint32_t i = 0; !is_p2p && i < g->count; i++)
+        awaited[ranks_at(g->members, i)] = true;
+    *last = is_p2p ? *last : g->id;
+    *marked += !is_p2p;
+}
+
+static const char *straggler_text(psd_core *core, const member *m, int64_t since)
+{
+    char span[32];
+    const psd_current_op *op = m->current;
+    psd_format_ns(since, span, sizeof span);
+    if (op == NULL)
+        return arena_text(core, "straggler: rank %d is outside psd since %s; others wait for it", m->rank,
+                          span);
+    return arena_text(
+        core,
+        m->doing == PSD_DOING_POLLING
+            ? "straggler: rank %d polls %s%s%s from %s since %s; others wait for it"
+            : "straggler: rank %d is outside psd with %s%s%s from %s unfinished, since %s; others "
+              "wait for it",
+        m->rank, psd_op_name((psd_op_kind)op->kind), op->name[0] != 0 ? " of " : "", op->name, op->site,
+        span);
+}
+
+static void add_straggler(psd_core *core, const job *j, const member *m, page *p)
+{
+    const psd_current_op *op = m->current;
+    int64_t since = m->doing_ns + (core->now - m->seen);
+    psd_cell *row = page_row(p);
+    if (row == NULL)
+        return;
+    *row++ = cell_text(j->name);
+    *row++ = cell_none();
+    *row++ = cell_text("straggler");
+    *row++ = cell_text("information");
+    *row++ = cell_int(m->rank);
+    *row++ = cell_text("straggler");
+    *row++ = cell_text(op == NULL ? "" : psd_op_name((psd_op_kind)op->kind));
+    *row++ = op == NULL ? cell_none() : cell_int(op->group);
+    *row++ = cell_none();
+    *row++ = cell_text(op == NULL ? "" : op->name);
+    *row++ = op == NULL ? cell_none() : cell_int(op->peer);
+    *row++ = cell_text(op == NULL ? "" : op->site);
+    *row++ = cell_int(since);
+    *row++ = cell_none();
+    *row++ = cell_text(op == NULL || op->dtype == 0 ? "" : psd_dtype_name((psd_dtype)op->dtype));
+    *row++ = op == NULL ? cell_none() : cell_int(op->count);
+    *row++ = cell_none(); /* root */
+    *row++ = cell_text("");
+    *row++ = cell_none();
+    *row = cell_text(straggler_text(core, m, since));
+}
+
+/* Ranks that others wait for and that are not in psd themselves: slow, or lost in something else. No incident. */
+static void visit_stragglers(psd_core *core, const job *j, page *p)
+{
+    uint32_t last = 0, marked = 0, shown = 0;
+    uint32_t world = j->state == JOB_RUNNING && j->ranks != NULL ? (uint32_t)j->world : 0;
+    bool *awaited = world > 0 ? arena_take(core, world) : NULL;
+    if (awaited == NULL)
+        return;
+    memset(awaited, 0, world);
+    for (uint32_t r = 0; r < world; r++)
+        if (has_done(core, j->ranks[r], PSD_DOING_WAITING) && j->ranks[r]->current != NULL)
+            mark_awaited(j, j->ranks[r]->current, awaited, &last, &marked);
+    for (uint32_t r = 0; r < world && shown < MOST_STRAGGLERS; r++) {
+        const member *m = j->ranks[r];
+        if (!awaited[r] || !(has_done(core, m, PSD_DOING_OUTSIDE) || has_done(core, m, PSD_DOING_POLLING)))
+            continue;
+        shown++;
+        add_straggler(core, j, m, p);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------- why */
+
 /* What is open, or else the last hang; and works that were never waited for. */
 static void visit_why(psd_core *core, job *j, page *p)
 {
@@ -138,6 +238,7 @@ static void visit_why(psd_core *core, job *j, page *p)
     for (uint32_t at = 0; (i = incident_at(j, at)) != NULL; at++)
         if (i->body.kind == INCIDENT_LOST_WORK && !i->is_acknowledged)
             visit_rows_of(core, j, i, p);
+    visit_stragglers(core, j, p);
 }
 
 /* -------------------------------------------------------------------------------------------------- lists */

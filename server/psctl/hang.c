@@ -158,6 +158,10 @@ static bool print_incidents(const psctl_answer *answer, int64_t only)
         const psd_msg_reply *reply = page_of(answer, p);
         for (uint32_t r = 0; r < reply->row_count; r++) {
             int64_t incident = cell_at(reply, r, "incident")->integer;
+            if (strcmp(cell_at(reply, r, "class")->text, "straggler") == 0) {
+                print_text(cell_at(reply, r, "text")->text);
+                continue;
+            }
             bool is_first = r == 0 || !is_of(reply, r - 1, cell_at(reply, r, "job")->text, incident);
             if (!is_first || (only != 0 && incident != only))
                 continue;
@@ -267,7 +271,10 @@ const psctl_command psctl_why = {
     .summary = "why a job hangs: who waits for whom, and the cure",
     .details =
         "Hangs that are open, or else the last one: which ranks, operations, tensors and source lines,\n"
-        "why no one can go on, and the cure. Exit code 4 while one is open.\n",
+        "why no one can go on, and the cure. Exit code 4 while one is open. Also, as information: ranks "
+        "that\n"
+        "are outside psd, or poll, for a second or more while others wait for them (stragglers), and works\n"
+        "that were never waited for.\n",
     .options = PSCTL_OPT_COORDINATOR | PSCTL_OPT_JSON | PSCTL_OPT_JOB,
     .run = run_why,
 };

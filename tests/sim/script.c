@@ -147,6 +147,27 @@ static void do_beat(sim *s, sim_worker *w, const words *in)
     sim_say(s, w, &msg);
 }
 
+/* waiting|outside|polling MILLISECONDS [KIND PEER] */
+static void do_doing(sim *s, sim_worker *w, const words *in)
+{
+    static const char *const names[] = {"", "outside", "waiting", "polling"};
+    psd_msg msg = {.type = PSD_MSG_HEARTBEAT, .u.heartbeat = {.epoch = 1}};
+    psd_msg_heartbeat *beat = &msg.u.heartbeat;
+    for (uint8_t i = 1; i < 4; i++)
+        beat->doing = strcmp(word(in, 2), names[i]) == 0 ? i : beat->doing;
+    beat->doing_ns = number(in, 3) * PSD_NS_PER_MS;
+    if (in->count > 5) {
+        beat->current = (psd_current_op){.kind = (uint8_t)number(in, 4),
+                                         .dtype = PSD_F32,
+                                         .peer = (int32_t)number(in, 5),
+                                         .group = 1,
+                                         .count = 4};
+        copy_name(beat->current.name, "grad");
+        (void)snprintf(beat->current.site, sizeof(beat->current.site), "train.c:42");
+    }
+    sim_say(s, w, &msg);
+}
+
 static void do_impostor(sim *s, sim_worker *w, const words *in)
 {
     w->ident.incarnation += 7;
@@ -500,7 +521,7 @@ static const worker_command worker_commands[] = {
     {"loaded", do_loaded},     {"ran", do_ran},           {"unplan", do_unplan},   {"table", do_table},
     {"room", do_room},         {"served", do_served},     {"untable", do_untable}, {"stuck", do_stuck},
     {"runs", do_runs},         {"started", do_started},   {"moved", do_moved},     {"counted", do_counted},
-    {"reports", do_reports},   {"disagree", do_disagree}, {"lost", do_lost},
+    {"reports", do_reports},   {"disagree", do_disagree}, {"lost", do_lost},       {"doing", do_doing},
 };
 
 static bool run_for_workers(sim *s, const words *in)
