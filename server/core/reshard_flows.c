@@ -1,4 +1,5 @@
 /* The traffic between pairs of ranks that lanes amount to. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,6 +7,8 @@
 
 /* Rounding each pair's traffic up to whole quanta makes the busiest line at most 1/FINENESS longer. */
 #define FINENESS 128
+
+#define MOST_PAIRS (UINT32_C(1) << 20) /* of ranks; rounds for more take minutes */
 
 void reshard_flows_free(reshard_flows *flows)
 {
@@ -116,9 +119,17 @@ psd_status reshard_flows_make(const reshard_atoms *atoms, const reshard_lanes *l
                               reshard_flows *out, const reshard_why *why)
 {
     reshard_flows f = {.periods = periods, .tail = lanes->longest > 1 ? lanes->longest - 1 : 0};
-    if (!list_hops(atoms, lanes, periods, &f) || !list_pairs(&f) || !choose_quantum(atoms, &f)) {
+    psd_status status = PSD_OK;
+    if (!list_hops(atoms, lanes, periods, &f) || !list_pairs(&f) || !choose_quantum(atoms, &f))
+        status = reshard_no_memory(why);
+    if (status == PSD_OK && f.pair_count > MOST_PAIRS) {
+        (void)snprintf(why->text, why->bytes, "%u pairs of ranks would exchange data; at most %u are planned",
+                       f.pair_count, MOST_PAIRS);
+        status = PSD_ERR_LIMIT;
+    }
+    if (status != PSD_OK) {
         reshard_flows_free(&f);
-        return reshard_no_memory(why);
+        return status;
     }
     *out = f;
     return PSD_OK;

@@ -191,8 +191,11 @@ static psd_status read_header(const char *path, char **out, size_t *bytes, int64
     if (fd < 0)
         return model_fail(why, errno == ENOENT ? PSD_ERR_NOT_FOUND : PSD_ERR_IO, path, "cannot be opened: %s",
                           strerror(errno));
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) ||
-        pread(fd, &length, sizeof length, 0) != (ssize_t)sizeof length) {
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        status = model_fail(why, PSD_ERR_FORMAT, path, "is not a plain file");
+        goto out;
+    }
+    if (pread(fd, &length, sizeof length, 0) != (ssize_t)sizeof length) {
         status = model_fail(why, PSD_ERR_FORMAT, path, "is not a safetensors file: it is too short");
         goto out;
     }

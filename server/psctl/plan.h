@@ -23,8 +23,8 @@ bool psctl_plan_print_json(const psctl_plan_result *r); /* false: out of memory 
 /* What bounds the transfer, and which rank is busiest, with what. */
 void psctl_plan_explain(const psctl_plan_result *r);
 
-/* One JSON object a line, as server/LAYOUT.md, section 5, says; "-" is stdout. False, told on stderr, if it cannot be
- * written; nothing is then left at `path`. */
+/* One JSON object a line, as server/LAYOUT.md, section 6, says; "-" is stdout. False, told on stderr, if it cannot be
+ * written; a file at `path` is then as it was. */
 bool psctl_plan_export(const psctl_plan_result *r, const char *path);
 
 /* A bar on stderr while the work takes longer than a second, if that is a terminal. Stages are counted from 0. */

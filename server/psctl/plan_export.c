@@ -1,8 +1,11 @@
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <jansson.h>
@@ -101,24 +104,64 @@ static bool write_all(const psctl_plan_result *r, FILE *out)
     return fine && fflush(out) == 0;
 }
 
-bool psctl_plan_export(const psctl_plan_result *r, const char *path)
+static bool complain(const char *path, int error)
 {
-    char temporary[4096];
-    if (strcmp(path, "-") == 0)
-        return write_all(r, stdout);
-    int wrote = snprintf(temporary, sizeof temporary, "%s.%ld.part", path, (long)getpid());
-    FILE *out = wrote > 0 && (size_t)wrote < sizeof temporary ? fopen(temporary, "we") : NULL;
+    psctl_error("cannot write %s: %s", path, error != 0 ? strerror(error) : "the disk or pipe took no more");
+    return false;
+}
+
+/* What is there and is no plain file (a pipe, a device) is written into; nothing is put in its place. */
+static bool write_into(const psctl_plan_result *r, const char *path)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    FILE *out = fd >= 0 ? fdopen(fd, "w") : NULL;
     if (out == NULL) {
-        psctl_error("cannot write %s: %s", path, wrote > 0 ? strerror(errno) : "its name is too long");
-        return false;
+        int error = errno;
+        if (fd >= 0)
+            close(fd);
+        return complain(path, error);
     }
     errno = 0;
     bool fine = write_all(r, out);
     int error = errno;
-    fine = fclose(out) == 0 && fine && rename(temporary, path) == 0;
-    if (!fine) {
-        psctl_error("cannot write %s: %s", path, strerror(error != 0 ? error : errno));
-        (void)unlink(temporary);
+    fine = fclose(out) == 0 && fine;
+    return fine || complain(path, error);
+}
+
+/* The file appears whole or not at all. */
+static bool replace(const psctl_plan_result *r, const char *path)
+{
+    char temporary[PATH_MAX + 32];
+    int wrote = snprintf(temporary, sizeof temporary, "%s.%ld.part", path, (long)getpid());
+    if (wrote < 0 || (size_t)wrote >= sizeof temporary)
+        return complain(path, ENAMETOOLONG);
+    FILE *out = fopen(temporary, "we");
+    if (out == NULL)
+        return complain(path, errno);
+    errno = 0;
+    bool fine = write_all(r, out);
+    int error = errno;
+    fine = fclose(out) == 0 && fine;
+    if (fine && rename(temporary, path) == 0)
+        return true;
+    error = fine ? errno : error;
+    (void)unlink(temporary);
+    return complain(path, error);
+}
+
+bool psctl_plan_export(const psctl_plan_result *r, const char *path)
+{
+    struct stat st;
+    char target[PATH_MAX];
+    if (strcmp(path, "-") == 0) {
+        errno = 0;
+        return write_all(r, stdout) || complain("standard output", errno);
     }
-    return fine;
+    if (stat(path, &st) != 0)
+        return replace(r, path);
+    if (!S_ISREG(st.st_mode))
+        return write_into(r, path);
+    if (realpath(path, target) == NULL) /* a link stays a link */
+        return complain(path, errno);
+    return replace(r, target);
 }

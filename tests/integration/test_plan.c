@@ -110,6 +110,11 @@ PSD_TEST(plan, exports_steps_that_add_up)
     json_decref(o);
     free(text);
     unlink(path);
+    cr_assert_eq(PLAN(&text, "--model", MODEL, "--pair", PAIR, "--export", "/dev/full"), 1);
+    cr_assert_neq(strstr(text, "cannot write /dev/full"), NULL, "%s", text);
+    free(text);
+    struct stat st;
+    cr_assert(stat("/dev/full", &st) == 0 && S_ISCHR(st.st_mode), "a device stays a device");
     cr_assert_eq(PLAN(&text, "--model", MODEL, "--pair", PAIR, "--export", "/nowhere/steps"), 1);
     cr_assert_neq(strstr(text, "cannot write /nowhere/steps"), NULL, "%s", text);
     free(text);
