@@ -102,7 +102,10 @@ typedef enum psd_redop {
     X(PSD_OP_REDUCE_SCATTER, 10, "reduce_scatter")                                                           \
     X(PSD_OP_ALL_TO_ALL, 11, "all_to_all")                                                                   \
     X(PSD_OP_ALL_TO_ALL_V, 12, "all_to_all_v")                                                               \
-    X(PSD_OP_BARRIER, 13, "barrier")
+    X(PSD_OP_BARRIER, 13, "barrier")                                                                         \
+    X(PSD_OP_GROUP_NEW, 14, "group_new")                                                                     \
+    X(PSD_OP_GROUP_SPLIT, 15, "group_split")                                                                 \
+    X(PSD_OP_GROUP_DUP, 16, "group_dup")
 
 typedef enum psd_op_kind {
 #define PSD_X(name, value, text) name = value,

@@ -59,7 +59,7 @@ static bool read_refuse(psd_reader *r, const Psdpb__Refuse *in, psd_msg_refuse *
 
 static bool read_current_op(psd_reader *r, const Psdpb__CurrentOp *in, psd_current_op *out)
 {
-    if (!psd_read_range(r, "current.kind", in->kind, PSD_OP_SEND, PSD_OP_BARRIER) ||
+    if (!psd_read_range(r, "current.kind", in->kind, PSD_OP_SEND, PSD_OP_GROUP_DUP) ||
         !psd_read_range(r, "current.dtype", in->dtype, 0, PSD_F8E5M2) ||
         !psd_read_range(r, "current.redop", in->redop, 0, PSD_BXOR) ||
         !psd_read_range(r, "current.peer", in->peer, -1, PSD_MAX_WORLD - 1) ||
@@ -436,7 +436,7 @@ static bool read_snap_thread(psd_reader *r, const Psdpb__SnapThread *in, uint32_
 
 static bool read_snap_op(psd_reader *r, const Psdpb__SnapOp *in, psd_snap_op *out)
 {
-    if (!psd_read_range(r, "snapshot.ops.kind", in->kind, PSD_OP_SEND, PSD_OP_BARRIER) ||
+    if (!psd_read_range(r, "snapshot.ops.kind", in->kind, PSD_OP_SEND, PSD_OP_GROUP_DUP) ||
         (in->kind == PSD_OP_BATCH && !psd_read_fail(r, PSD_ERR_FORMAT, "snapshot.ops.kind", "is batch")) ||
         !psd_read_range(r, "snapshot.ops.dtype", in->dtype, 0, PSD_F8E5M2) ||
         !psd_read_range(r, "snapshot.ops.redop", in->redop, 0, PSD_BXOR) ||

@@ -199,15 +199,50 @@ static psd_status open_it(psd_ctx *ctx, const psd_msg_group_opened *opened, psd_
     return PSD_OK;
 }
 
+/* What others who wait for this rank, and psd, know of the request: `group_new "ranks 0 2 5"`. */
+static uint64_t begin_record(PSD_AT, psd_ctx *ctx, const psd_msg_group_open *how)
+{
+    char name[PSD_MAX_NAME] = "";
+    if (how->how == PSD_GROUP_NEW)
+        psd_append(name, sizeof name, "ranks");
+    for (uint32_t i = 0; how->how == PSD_GROUP_NEW && i < how->count && strlen(name) < sizeof name - 12; i++)
+        psd_append(name, sizeof name, " %u", how->members[i]);
+    psd_tensor named = {.size = sizeof named, .name = name};
+    psd_record_start start = {
+        .now = psd_now_ns(),
+        .kind = how->how == PSD_GROUP_NEW     ? PSD_OP_GROUP_NEW
+                : how->how == PSD_GROUP_SPLIT ? PSD_OP_GROUP_SPLIT
+                                              : PSD_OP_GROUP_DUP,
+        .tensor = &named,
+        .peer = -1,
+        .group = how->parent,
+        .file = file,
+        .line = line,
+    };
+    return psd_record_begin(&ctx->recorder, &start);
+}
+
+/* Returns when psd has heard all who must ask. Until then this is a wait for them, as in a collective. */
+static psd_status ask(PSD_AT, psd_ctx *ctx, const psd_msg_group_open *how, psd_time_ns deadline,
+                      psd_msg_box **box, char *why, size_t why_bytes)
+{
+    psd_msg msg = {.type = PSD_MSG_GROUP_OPEN};
+    msg.u.group_open = *how;
+    uint64_t record = begin_record(file, line, ctx, how);
+    int slot = psd_record_wait_begin(&ctx->recorder, &record, 1, false);
+    psd_status status = psd_agent_call(ctx->agent, &msg, deadline, box, why, why_bytes);
+    psd_record_wait_end(&ctx->recorder, slot);
+    psd_record_end(&ctx->recorder, record, status, -1, 0);
+    return status;
+}
+
 psd_status psd_group_open(PSD_AT, const char *verb, psd_ctx *ctx, const psd_msg_group_open *how,
                           psd_group *out)
 {
     char why[PSD_MAX_TEXT] = "";
     psd_msg_box *box = NULL;
     psd_time_ns deadline = psd_ctx_deadline(ctx, 0);
-    psd_msg msg = {.type = PSD_MSG_GROUP_OPEN};
-    msg.u.group_open = *how;
-    psd_status status = psd_agent_call(ctx->agent, &msg, deadline, &box, why, sizeof why);
+    psd_status status = ask(file, line, ctx, how, deadline, &box, why, sizeof why);
     if (status != PSD_OK)
         return psd_error_set(file, line, status, "%s: %s", verb, why);
     const psd_msg_group_opened *opened = &box->msg.u.group_opened;

@@ -126,6 +126,11 @@ typedef struct snapshot {
     bool is_full;
 } snapshot;
 
+static bool is_opening(uint8_t kind)
+{
+    return kind >= PSD_OP_GROUP_NEW && kind <= PSD_OP_GROUP_DUP;
+}
+
 static void add_transfer(void *arg, const psd_transfer *transfer)
 {
     snapshot *s = arg;
@@ -168,6 +173,21 @@ static void add_pair(void *arg, uint32_t rank, uint64_t sent, uint64_t received)
     s->sent[at] = sent;
     s->received[at] = received;
     s->out.peer_count++;
+}
+
+/* Requests for groups are not the backend's: psd has them. */
+static void add_openings(psd_ctx *ctx, snapshot *s)
+{
+    for (int slot = 0; slot < PSD_RECORD_WAITERS; slot++) {
+        psd_wait_record wait;
+        psd_record record;
+        if (!read_wait(ctx->recorder.file, slot, &wait) || wait.count != 1 ||
+            !psd_record_read(&ctx->recorder, wait.works[0], &record) || !is_opening(record.kind))
+            continue;
+        psd_transfer opening = {
+            .record = wait.works[0], .group = record.group, .is_collective = true, .peer = -1};
+        add_transfer(s, &opening);
+    }
 }
 
 /* By record; the parts of one operation stay in their order. */
@@ -225,7 +245,7 @@ static void make_ops(psd_ctx *ctx, snapshot *s)
                 s->records[s->out.unit_count++] = t->record;
         }
         bool fits =
-            known && !(t->is_collective && (record.kind <= PSD_OP_BATCH || record.kind > PSD_OP_BARRIER));
+            known && !(t->is_collective && (record.kind <= PSD_OP_BATCH || record.kind > PSD_OP_GROUP_DUP));
         if (!fits) {
             s->out.unit_count -= known;
             known = false;
@@ -310,6 +330,7 @@ psd_status psd_hang_snapshot(psd_ctx *ctx, psd_time_ns now, psd_msg_snapshot *ou
     /* Before and after: what moves meanwhile shows in the next round at the latest. */
     uint64_t next = atomic_load_explicit(&ctx->recorder.file->next, memory_order_relaxed);
     ctx->ops->inspect(ctx->backend, &to);
+    add_openings(ctx, s);
     ctx->ops->counters(ctx->backend, &sent, &received);
     make_ops(ctx, s);
     make_threads(ctx, s, now);

@@ -130,6 +130,40 @@ static uint32_t group_at(const cut *c, uint32_t id)
     return low < c->in.group_count - 1 && c->groups[low].id == id ? low : c->in.group_count - 1;
 }
 
+/* The request for a group that a rank waits for; NULL: none, or several, and nothing tells which. */
+static pending *pending_of(const job *j, uint32_t rank)
+{
+    pending *found = NULL;
+    for (size_t i = 0; i < j->pendings.count; i++) {
+        pending *p = j->pendings.items[i];
+        int64_t at = ranks_find(p->members, p->order, p->count, rank);
+        if (at < 0 || p->requests[at] == 0)
+            continue;
+        if (found != NULL)
+            return NULL;
+        found = p;
+    }
+    return found;
+}
+
+/* A request is a group whose one collective those have started who have asked. */
+static void take_pendings(const job *j, cut *c, uint32_t *members, uint64_t *started)
+{
+    for (size_t i = 0; i < j->pendings.count; i++) {
+        const pending *p = j->pendings.items[i];
+        if (!p->is_in_cut)
+            continue;
+        waits_group *to = &c->groups[c->in.group_count++];
+        *to = (waits_group){.id = p->id, .size = p->count, .members = members, .started = started};
+        for (uint32_t m = 0; m < p->count; m++) {
+            members[m] = ranks_at(p->members, m);
+            started[m] = p->requests[m] != 0;
+        }
+        members += p->count;
+        started += p->count;
+    }
+}
+
 /* The groups of the operations, in the order of their ids. The members are copied, for the cut outlives the groups. */
 static void take_groups(const job *j, cut *c)
 {
@@ -146,6 +180,7 @@ static void take_groups(const job *j, cut *c)
         members += g->count;
         started += g->count;
     }
+    take_pendings(j, c, members, started);
     c->groups[c->in.group_count++] = (waits_group){.id = 0};
 }
 
@@ -160,11 +195,19 @@ static void take_started(const job *j, cut *c, uint32_t rank, const psd_msg_snap
     }
 }
 
-static void take_op(cut *c, const psd_snap_op *from, uint32_t first_unit)
+static bool is_opening(uint8_t kind)
+{
+    return kind >= PSD_OP_GROUP_NEW && kind <= PSD_OP_GROUP_DUP;
+}
+
+static void take_op(const job *j, cut *c, uint32_t rank, const psd_snap_op *from, uint32_t first_unit)
 {
     waits_op *to = &c->ops[c->in.op_count++];
     bool is_p2p = from->kind == PSD_OP_SEND || from->kind == PSD_OP_RECV;
-    const waits_group *g = &c->groups[group_at(c, from->group)];
+    const pending *p = is_opening(from->kind) ? pending_of(j, rank) : NULL;
+    const waits_group *g = &c->groups[group_at(c, !is_opening(from->kind) ? from->group
+                                                  : p != NULL             ? p->id
+                                                                          : 0)];
     *to = (waits_op){.unit = first_unit + from->unit,
                      .group = (uint32_t)(g - c->groups),
                      .is_matched = from->is_matched,
@@ -187,7 +230,7 @@ static void take_op(cut *c, const psd_snap_op *from, uint32_t first_unit)
         to->is_complete = is_p2p || g->size == 0; /* makes no sense: nobody is stuck in it */
 }
 
-static void take_units(cut *c, uint32_t rank, const psd_msg_snapshot *snap)
+static void take_units(const job *j, cut *c, uint32_t rank, const psd_msg_snapshot *snap)
 {
     uint32_t first = c->in.unit_count;
     for (uint32_t i = 0; i < snap->op_count; i++) {
@@ -196,7 +239,7 @@ static void take_units(cut *c, uint32_t rank, const psd_msg_snapshot *snap)
             c->units[c->in.unit_count++] =
                 (waits_unit){.rank = rank, .first_op = c->in.op_count, .after = WAITS_NONE};
         c->units[unit].op_count++;
-        take_op(c, &snap->ops[i], first);
+        take_op(j, c, rank, &snap->ops[i], first);
     }
 }
 
@@ -241,16 +284,22 @@ static void take_member(const job *j, cut *c, member *m)
     to->thread_count = snap->thread_count;
     take_started(j, c, rank, snap);
     take_threads(c, rank, snap);
-    take_units(c, rank, snap);
+    take_units(j, c, rank, snap);
     for (uint32_t i = 0; i < snap->peer_count; i++)
         if (snap->peers[i] < j->world)
             c->pairs[c->in.pair_count++] =
                 (waits_pair){rank, snap->peers[i], snap->sent[i], snap->received[i]};
 }
 
-static void mark_groups(const job *j, const psd_msg_snapshot *snap)
+static void mark_groups(const job *j, uint32_t rank, const psd_msg_snapshot *snap)
 {
     for (uint32_t i = 0; i < snap->op_count; i++) {
+        if (is_opening(snap->ops[i].kind)) {
+            pending *p = pending_of(j, rank);
+            if (p != NULL)
+                p->is_in_cut = true;
+            continue;
+        }
         group *g = shelf_find(&j->groups, snap->ops[i].group);
         if (g != NULL)
             g->is_in_cut = true;
@@ -261,17 +310,40 @@ static bool count_all(const job *j, sizes *s)
 {
     for (size_t i = 0; i < j->groups.count; i++)
         ((group *)j->groups.items[i])->is_in_cut = false;
+    for (size_t i = 0; i < j->pendings.count; i++)
+        ((pending *)j->pendings.items[i])->is_in_cut = false;
     for (uint32_t r = 0; r < j->world; r++)
         if (j->ranks[r] != NULL && j->ranks[r]->snap != NULL) {
             count_snap(j->ranks[r]->snap, s);
-            mark_groups(j, j->ranks[r]->snap);
+            mark_groups(j, r, j->ranks[r]->snap);
         }
     for (size_t i = 0; i < j->groups.count; i++) {
         const group *g = j->groups.items[i];
         s->groups += g->is_in_cut;
         s->members += g->is_in_cut ? g->count : 0;
     }
+    for (size_t i = 0; i < j->pendings.count; i++) {
+        const pending *p = j->pendings.items[i];
+        s->groups += p->is_in_cut;
+        s->members += p->is_in_cut ? p->count : 0;
+    }
     return s->threads < INT32_MAX && s->ops < INT32_MAX && s->works < INT32_MAX && s->pairs < INT32_MAX;
+}
+
+/* Ranks that ask for groups of each other, and for different ones, disagree on the members. */
+static void name_members(cut *c)
+{
+    for (uint32_t i = 0; i < c->result.finding_count; i++) {
+        waits_finding *f = &c->result.findings[i];
+        bool all = f->class == WAITS_DEADLOCK && f->step_count > 1;
+        for (uint32_t k = 0; k < f->step_count && all; k++)
+            all = c->ops[c->result.steps[f->first_step + k].op].kind == PSD_OP_GROUP_NEW;
+        if (!all)
+            continue;
+        f->class = WAITS_MISMATCH;
+        f->field = "members";
+        f->count = f->step_count;
+    }
 }
 
 cut *cut_take(psd_core *core, job *j)
@@ -291,8 +363,10 @@ cut *cut_take(psd_core *core, job *j)
             take_member(j, c, j->ranks[r]);
     }
     psd_status status = waits_solve(&c->in, &c->result);
-    if (status == PSD_OK)
+    if (status == PSD_OK) {
+        name_members(c);
         return c;
+    }
     core->oom = core->oom || status == PSD_ERR_NOMEM;
     cut_free(c);
     return NULL;

@@ -18,7 +18,8 @@ typedef struct cut {
     uint32_t *works;
     waits_group *groups; /* and one without members, for operations of groups that psd does not know */
     uint64_t *started;
-    uint32_t *members; /* of all groups */
+    uint32_t *
+        members; /* of all groups, and of requests for groups: to these, who has asked has started one collective */
     waits_pair *pairs;
     psd_msg_snapshot **snaps; /* the members', now the cut's: names and places lie there */
     uint32_t snap_count;

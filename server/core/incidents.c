@@ -11,7 +11,8 @@ bool incident_is_open(const job *j, const incident *i)
     if (i->is_acknowledged || j->state != JOB_RUNNING)
         return false;
     for (uint32_t k = 0; k < i->body.group_count; k++)
-        if (shelf_find(&j->groups, i->body.groups[k]) != NULL)
+        if (shelf_find(&j->groups, i->body.groups[k]) != NULL ||
+            shelf_find(&j->pendings, i->body.groups[k]) != NULL)
             return true;
     return false;
 }
@@ -191,6 +192,9 @@ void incidents_decided(psd_core *core, const psd_event *event)
     add(core, j, body);
     for (uint32_t k = 0; k < body->group_count && !body->report_only; k++) {
         group *g = shelf_find(&j->groups, body->groups[k]);
+        pending *p = g == NULL ? shelf_find(&j->pendings, body->groups[k]) : NULL;
+        if (p != NULL)
+            pending_refuse(core, p, status_of(body->kind), body->text);
         if (g != NULL)
             groups_abort(core, g, status_of(body->kind), body->culprit, body->text);
     }

@@ -25,11 +25,16 @@ static uint32_t group_id(const cut *c, const waits_op *o)
     return c->in.groups[o->group].id;
 }
 
+static bool is_opening(const waits_op *o)
+{
+    return o->kind >= PSD_OP_GROUP_NEW && o->kind <= PSD_OP_GROUP_DUP;
+}
+
 /* `send #0 f32[4] "x" to rank 1` */
 static void append_op(const cut *c, const waits_op *o, char *out, size_t bytes)
 {
     psd_append(out, bytes, "%s", psd_op_name((psd_op_kind)o->kind));
-    if (o->kind != PSD_OP_RECV || o->is_matched)
+    if (!is_opening(o) && (o->kind != PSD_OP_RECV || o->is_matched))
         psd_append(out, bytes, " #%llu", (unsigned long long)o->ordinal);
     if (o->dtype != 0)
         psd_append(out, bytes, " %s[%lld]", psd_dtype_name((psd_dtype)o->dtype), (long long)o->count);
@@ -41,7 +46,7 @@ static void append_op(const cut *c, const waits_op *o, char *out, size_t bytes)
         psd_append(out, bytes, " %s rank %d", o->kind == PSD_OP_SEND ? "to" : "from", o->peer);
     if (is_p2p(o) && o->tag > 0)
         psd_append(out, bytes, " tag %d", o->tag);
-    if (group_id(c, o) != 1)
+    if (group_id(c, o) != 1 && !is_opening(o))
         psd_append(out, bytes, " group %u", group_id(c, o));
 }
 
@@ -193,7 +198,7 @@ static void write_orphan(const cut *c, const waits_finding *f, char *out, size_t
 
 static void fill_side(const cut *c, const waits_op *o, psd_op_side *out)
 {
-    bool has_ordinal = o->kind != PSD_OP_RECV || o->is_matched;
+    bool has_ordinal = !is_opening(o) && (o->kind != PSD_OP_RECV || o->is_matched);
     *out = (psd_op_side){.rank = (int32_t)c->in.units[o->unit].rank,
                          .kind = o->kind,
                          .dtype = o->dtype,
@@ -212,7 +217,7 @@ static void append_row(const cut *c, const waits_op *o, const waits_thread *t, c
 {
     psd_op_side side;
     fill_side(c, o, &side);
-    incident_row row = {&side, role, group_id(c, o), t != NULL ? t->waiting_ns : -1, waits_for};
+    incident_row row = {&side, role, is_opening(o) ? 0 : group_id(c, o), t != NULL ? t->waiting_ns : -1, waits_for};
     rows_add(out, &row);
 }
 
@@ -231,6 +236,20 @@ static void write_mismatch(const cut *c, const waits_finding *f, psd_msg_inciden
     if (f->count > NAMED_STEPS)
         psd_append(reason, sizeof reason, " and %u more", f->count - NAMED_STEPS);
     sides_write(sides, count, group_id(c, op_of(c, &steps[0])), reason, out);
+}
+
+/* Requests for groups of each other that differ. */
+static void write_members(const cut *c, const waits_finding *f, psd_msg_incident *out)
+{
+    const waits_step *steps = &c->result.steps[f->first_step];
+    (void)snprintf(out->detail, sizeof out->detail, "members");
+    psd_append(out->text, sizeof out->text, "mismatch.members: ");
+    for (uint32_t i = 0; i < f->step_count && i < NAMED_STEPS; i++) {
+        psd_append(out->text, sizeof out->text, "%s", i == 0 ? "" : ", ");
+        append_step(c, &steps[i], out->text, sizeof out->text);
+    }
+    psd_append(out->text, sizeof out->text,
+               "; cure: call psd_group_new with the same list, in the same order, on all ranks of the list");
 }
 
 static const waits_thread *thread_at(const cut *c, uint32_t thread)
@@ -329,14 +348,17 @@ void report_lost_work(int32_t rank, const psd_msg_lost_work *lost, psd_msg_incid
 
 void report_write(const cut *c, const waits_finding *f, bool first, psd_msg_incident *out)
 {
+    bool is_members = f->class == WAITS_MISMATCH && strcmp(f->field, "members") == 0;
     *out = (psd_msg_incident){.kind = f->class, .report_only = c->report_only, .culprit = -1};
     if (f->class == WAITS_DEADLOCK)
         write_deadlock(c, f, out->text, sizeof out->text);
+    else if (is_members)
+        write_members(c, f, out);
     else if (f->class == WAITS_MISMATCH)
         write_mismatch(c, f, out);
     else
         write_orphan(c, f, out->text, sizeof out->text);
-    if (f->class != WAITS_MISMATCH)
+    if (f->class != WAITS_MISMATCH || is_members)
         write_steps(c, f, out);
     out->more += f->count > f->step_count ? f->count - f->step_count : 0;
     out->key = mix_key(UINT64_C(0xcbf29ce484222325), f->class);

@@ -207,6 +207,7 @@ typedef struct pending {
     char *reason;
     psd_time_ns changed; /* when it was refused */
     bool disagreed;      /* refused while some have yet to ask: they are told when they do */
+    bool is_in_cut;      /* while a cut is made: somebody waits for it */
 } pending;
 
 /* -------------------------------------------------------------------------------------------------- plans */

@@ -62,7 +62,7 @@ static bool ops_are_sound(const waits_input *in)
     for (uint32_t i = 0; i < in->op_count; i++) {
         const waits_op *o = &in->ops[i];
         if (o->group >= in->group_count || o->kind == PSD_OP_BATCH || o->kind < PSD_OP_SEND ||
-            o->kind > PSD_OP_BARRIER)
+            o->kind > PSD_OP_GROUP_DUP)
             return false;
         if (!waits_is_p2p(o->kind))
             continue;

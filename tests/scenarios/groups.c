@@ -62,10 +62,25 @@ static void death(void)
     TRY(psd_barrier(ctx, two, NULL));
 }
 
+/* A neighbour of 8: one rank reduces in the parent before it splits, or copies, what the others do after. */
+static void splitting(void)
+{
+    psd_tensor x = tensor(0, 10, "x");
+    psd_group part = group;
+    bool is_first = wrong && rank == size - 1, copies = strcmp(parameter_text("how", "split"), "dup") == 0;
+    if (is_first)
+        TRY(psd_all_reduce(ctx, group, &x, &x, PSD_SUM, NULL)); /* @splitting */
+    if (copies)
+        TRY(psd_group_dup(ctx, group, &part));
+    else
+        TRY(psd_group_split(ctx, group, rank % 2, rank, &part));
+    TRY(psd_barrier(ctx, part, NULL));
+    if (!is_first)
+        TRY(psd_all_reduce(ctx, group, &x, &x, PSD_SUM, NULL));
+}
+
 const scenario scenarios_groups[] = {
-    {"missing_member", missing_member},
-    {"member_lists", member_lists},
-    {"pull_first", pull_first},
-    {"death", death},
-    {NULL, NULL},
+    {"missing_member", missing_member}, {"member_lists", member_lists},
+    {"pull_first", pull_first},         {"death", death},
+    {"splitting", splitting},           {NULL, NULL},
 };

@@ -183,6 +183,12 @@ wrong tensor_order 3 mismatch i64 f16
 wrong splits 3 mismatch
 wrong splits:at=2:after=50 4 mismatch
 wrong skip:op=barrier:at=2 4 orphan barrier
+wrong missing_member 3 deadlock '"op":"group_new"' '"op":"recv"' 'swap the order on rank 2' @missing_member_elsewhere
+wrong missing_member:after=50 5 deadlock '"op":"group_new"' '"op":"recv"' @missing_member_elsewhere
+wrong member_lists 3 mismatch mismatch.members 'ranks 0 1 2' '"ranks 0 1'
+wrong member_lists 5 mismatch mismatch.members 'ranks 0 1 2' '"ranks 0 1'
+wrong splitting 3 deadlock group_split all_reduce @splitting
+wrong splitting:how=dup:after=50 4 deadlock group_dup all_reduce @splitting
 wrong missing_member:leaves=1 3 none 'rank 2'
 wrong member_lists:order=1 3 none 'rank 1' 'rank 0'
 wrong pull_first 2 none '"weight"' 'psd_table_open'
@@ -199,7 +205,7 @@ done
 unset PSD_EAGER_LIMIT
 # Twins of the above: the same calls, in a working order; also with a rank that is late.
 for name in pipeline pipeline:batch=1:after=50 queue_order p2p_count p2p_dtype prev_is_next one_grad:waits=1 tensor_order splits \
-    skip:sizes=1 disagree:op=reduce missing_member member_lists death pull_first; do
+    skip:sizes=1 disagree:op=reduce splitting splitting:how=dup missing_member member_lists death pull_first; do
     twin $name 4
     twin $name 3 slow
     twin $name 3 stopped

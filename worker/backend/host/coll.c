@@ -45,6 +45,9 @@ static const coll_schedule *choose(const psd_op *op, int32_t size)
     case PSD_OP_SEND:
     case PSD_OP_RECV:
     case PSD_OP_BATCH:
+    case PSD_OP_GROUP_NEW:
+    case PSD_OP_GROUP_SPLIT:
+    case PSD_OP_GROUP_DUP:
         break;
     }
     return NULL;
