@@ -171,9 +171,11 @@ void watch_stuck(psd_core *core, member *m, const psd_msg *msg)
 {
     (void)msg;
     job *j = m->job;
-    if (m->is_stuck || j->state != JOB_RUNNING || m->rank < 0 || !add_stuck(core, &j->watch, m))
+    if (j->state != JOB_RUNNING || m->rank < 0)
         return;
-    look_again(core, j);
+    /* Also who said so before an incident, and has been freed by it: it may be stuck anew. */
+    if (m->is_stuck || add_stuck(core, &j->watch, m))
+        look_again(core, j);
 }
 
 void watch_snapshot(psd_core *core, member *m, const psd_msg *msg)

@@ -395,9 +395,9 @@ static void do_untable(sim *s, sim_worker *w, const words *in)
 
 static uint8_t kind_named(const char *name)
 {
-    static const char *const names[] = {"send", "recv", "broadcast", "all_reduce", "barrier"};
-    static const uint8_t kinds[] = {PSD_OP_SEND, PSD_OP_RECV, PSD_OP_BROADCAST, PSD_OP_ALL_REDUCE,
-                                    PSD_OP_BARRIER};
+    static const char *const names[] = {"send", "recv", "broadcast", "all_reduce", "barrier", "group_new"};
+    static const uint8_t kinds[] = {PSD_OP_SEND,       PSD_OP_RECV,    PSD_OP_BROADCAST,
+                                    PSD_OP_ALL_REDUCE, PSD_OP_BARRIER, PSD_OP_GROUP_NEW};
     for (size_t i = 0; i < sizeof(kinds); i++)
         if (strncmp(names[i], name, strlen(names[i])) == 0)
             return kinds[i];
