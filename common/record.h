@@ -57,7 +57,7 @@ typedef struct psd_wait_record {
     uint32_t any; /* 1: waits for any of the works, 0: for all */
     int64_t since_ns;
     uint32_t count; /* works waited for; only the first PSD_RECORD_WORKS are named */
-    uint32_t reserved;
+    uint32_t timed; /* 1: the caller set a timeout, so that the thread comes back whatever the works do */
     uint64_t works[PSD_RECORD_WORKS]; /* record seqs */
 } psd_wait_record;
 

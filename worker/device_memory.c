@@ -174,7 +174,8 @@ psd_status psd_stream_synchronize_at(PSD_AT, psd_ctx *ctx, void *stream, int64_t
         return status;
     int32_t count = psd_works_on_stream(&ctx->works, stream, seqs, PSD_RECORD_WORKS);
     psd_time_ns begun = psd_now_ns();
-    int slot = psd_record_wait_begin(&ctx->recorder, seqs, count, false);
+    int slot =
+        psd_record_wait_begin(&ctx->recorder, seqs, count, timeout_ms > 0 ? PSD_WAIT_TIMED : PSD_WAIT_ALL);
     status = ctx->ops->stream_sync(ctx->backend, stream, psd_ctx_deadline(ctx, timeout_ms), why, sizeof why);
     psd_record_wait_end(&ctx->recorder, slot);
     if (status == PSD_ERR_TIMEOUT)

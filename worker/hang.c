@@ -33,6 +33,7 @@ static bool read_wait(const psd_record_file *file, int slot, psd_wait_record *ou
     out->any = __atomic_load_n(&wait->any, __ATOMIC_ACQUIRE);
     out->since_ns = __atomic_load_n(&wait->since_ns, __ATOMIC_ACQUIRE);
     out->count = __atomic_load_n(&wait->count, __ATOMIC_ACQUIRE);
+    out->timed = __atomic_load_n(&wait->timed, __ATOMIC_ACQUIRE);
     for (int i = 0; i < PSD_RECORD_WORKS; i++)
         out->works[i] = __atomic_load_n(&wait->works[i], __ATOMIC_ACQUIRE);
     return atomic_load_explicit(&wait->seq, memory_order_relaxed) == seq;
@@ -53,7 +54,7 @@ bool psd_hang_is_stuck(psd_ctx *ctx, psd_time_ns now)
     for (; used != 0; used &= used - 1) {
         int slot = __builtin_ctzll(used);
         psd_wait_record wait;
-        if (!read_wait(ctx->recorder.file, slot, &wait) ||
+        if (!read_wait(ctx->recorder.file, slot, &wait) || wait.timed != 0 ||
             now - wait.since_ns < ctx->settings.report_after_ms * PSD_NS_PER_MS)
             continue;
         if (hang->told[slot] == seq_of(&wait) && now - hang->told_at[slot] < TELL_AGAIN)
@@ -296,6 +297,7 @@ static void make_wait(snapshot *s, const psd_wait_record *wait, int slot, psd_ti
     t->works = works;
 }
 
+/* A thread whose wait has a timeout of its own runs: it comes back, and may then release others. */
 static void make_threads(psd_ctx *ctx, snapshot *s, psd_time_ns now)
 {
     uint32_t threads[PSD_RECORD_THREADS];
@@ -309,7 +311,7 @@ static void make_threads(psd_ctx *ctx, snapshot *s, psd_time_ns now)
         t->id = threads[i];
         for (int slot = 0; slot < PSD_RECORD_WAITERS && !t->is_blocked; slot++) {
             psd_wait_record wait;
-            if (read_wait(ctx->recorder.file, slot, &wait) && wait.thread == t->id)
+            if (read_wait(ctx->recorder.file, slot, &wait) && wait.thread == t->id && wait.timed == 0)
                 make_wait(s, &wait, slot, now, t, s->works[at]);
         }
     }

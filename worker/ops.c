@@ -162,7 +162,7 @@ static psd_status wait_until(op_call *call, psd_request *request, uint64_t recor
                              psd_op_result *result)
 {
     psd_ctx *ctx = call->ctx;
-    int slot = psd_record_wait_begin(&ctx->recorder, &record, 1, false);
+    int slot = psd_record_wait_begin(&ctx->recorder, &record, 1, PSD_WAIT_ALL);
     ctx->ops->wait(ctx->backend, &request, 1, false, deadline);
     psd_record_wait_end(&ctx->recorder, slot);
     return ctx->ops->test(request, result);

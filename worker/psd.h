@@ -388,7 +388,8 @@ PSD_API psd_status psd_all_reduce_coalesced_at(PSD_AT, psd_ctx *ctx, psd_group g
  * is queued. From then on the operation's fate is the group's: that it failed is told by the next call on the
  * group, or by psd_stream_synchronize. synchronize: makes the host wait for the data. On host memory the two
  * are the same. The timeout ends the waiting only (PSD_ERR_TIMEOUT, the work stays valid); 0 waits for as long
- * as the operation itself may take. */
+ * as the operation itself may take. A thread that waits with a timeout comes back, and so is never part of a hang
+ * that psd explains. */
 PSD_API psd_status psd_wait_at(PSD_AT, psd_ctx *ctx, psd_work work, int64_t timeout_ms);
 PSD_API psd_status psd_synchronize_at(PSD_AT, psd_ctx *ctx, psd_work work, int64_t timeout_ms);
 /* psd_wait for another stream than the operation's own: what is queued there next comes after it. */

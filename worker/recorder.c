@@ -181,7 +181,7 @@ void psd_record_end(psd_recorder *recorder, uint64_t seq, psd_status status, int
                      __ATOMIC_RELEASE);
 }
 
-int psd_record_wait_begin(psd_recorder *recorder, const uint64_t *seqs, int32_t count, bool any)
+int psd_record_wait_begin(psd_recorder *recorder, const uint64_t *seqs, int32_t count, uint32_t how)
 {
     if (recorder->file == NULL)
         return -1;
@@ -196,7 +196,8 @@ int psd_record_wait_begin(psd_recorder *recorder, const uint64_t *seqs, int32_t 
     int slot = __builtin_ctzll(bit);
     psd_wait_record *wait = &recorder->file->waits[slot];
     __atomic_store_n(&wait->thread, this_thread(), __ATOMIC_RELAXED);
-    __atomic_store_n(&wait->any, any ? 1u : 0u, __ATOMIC_RELAXED);
+    __atomic_store_n(&wait->any, (how & PSD_WAIT_ANY) != 0 ? 1u : 0u, __ATOMIC_RELAXED);
+    __atomic_store_n(&wait->timed, (how & PSD_WAIT_TIMED) != 0 ? 1u : 0u, __ATOMIC_RELAXED);
     __atomic_store_n(&wait->since_ns, psd_now_ns(), __ATOMIC_RELAXED);
     __atomic_store_n(&wait->count, (uint32_t)count, __ATOMIC_RELAXED);
     for (int32_t i = 0; i < count && i < PSD_RECORD_WORKS; i++)

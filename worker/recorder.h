@@ -60,8 +60,14 @@ typedef struct psd_record_start {
 uint64_t psd_record_begin(psd_recorder *recorder, const psd_record_start *start);
 void psd_record_end(psd_recorder *recorder, uint64_t seq, psd_status status, int32_t peer, uint64_t ordinal);
 
+/* How a thread waits; or-ed. */
+#define PSD_WAIT_ALL 0u
+#define PSD_WAIT_ANY 1u
+#define PSD_WAIT_TIMED                                                                                       \
+    2u /* with a timeout that the caller gave for this wait: it ends by itself, and is no hang */
+
 /* Publishes that this thread is about to block on these records. A slot for psd_record_wait_end, or -1. */
-int psd_record_wait_begin(psd_recorder *recorder, const uint64_t *seqs, int32_t count, bool any);
+int psd_record_wait_begin(psd_recorder *recorder, const uint64_t *seqs, int32_t count, uint32_t how);
 void psd_record_wait_end(psd_recorder *recorder, int slot);
 
 /* A whole copy of the record, if it is still there. */

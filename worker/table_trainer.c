@@ -217,7 +217,7 @@ static psd_status await_answers(PSD_AT, psd_ctx *ctx, table *t, table_kind kind,
 {
     int32_t server = t->layout.servers == 1 ? 0 : -1;
     uint64_t record = begin_record(file, line, ctx, t, kind, server);
-    int slot = psd_record_wait_begin(&ctx->recorder, &record, 1, false);
+    int slot = psd_record_wait_begin(&ctx->recorder, &record, 1, PSD_WAIT_ALL);
     psd_status status = table_channel_await(ctx, &ctx->tables->channel, &t->inbox, t->group,
                                             psd_ctx_deadline(ctx, 0), why, why_bytes);
     psd_record_wait_end(&ctx->recorder, slot);

@@ -72,7 +72,7 @@ static psd_status wait_some(psd_ctx *ctx, const table_transfer *list, uint32_t c
         requests[live] = list[i].request;
         records[live++] = list[i].record;
     }
-    int slot = psd_record_wait_begin(&ctx->recorder, records, live, false);
+    int slot = psd_record_wait_begin(&ctx->recorder, records, live, PSD_WAIT_ALL);
     psd_status status = ctx->ops->wait(ctx->backend, requests, live, false, PSD_NEVER);
     psd_record_wait_end(&ctx->recorder, slot);
     return status;

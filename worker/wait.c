@@ -18,11 +18,22 @@
 
 #define FEW 32 /* works of one wait that need no allocation */
 
+/* Of a wait: how long, and whether the caller said so. */
+typedef struct patience {
+    psd_time_ns deadline;
+    uint32_t how; /* PSD_WAIT_TIMED: ends by itself, which no hang does */
+} patience;
+
 static psd_time_ns wait_deadline(const psd_work_slot *slot, int64_t timeout_ms)
 {
     if (timeout_ms != 0)
         return psd_deadline_ns(psd_now_ns(), timeout_ms);
     return slot->deadline > PSD_NEVER - GRACE_NS ? PSD_NEVER : slot->deadline + GRACE_NS;
+}
+
+static patience patience_of(psd_time_ns deadline, int64_t timeout_ms)
+{
+    return (patience){deadline, timeout_ms > 0 ? PSD_WAIT_TIMED : PSD_WAIT_ALL};
 }
 
 static psd_status claim(PSD_AT, const char *verb, psd_ctx *ctx, psd_work work, psd_work_slot **out)
@@ -72,7 +83,7 @@ static psd_status explain_timeout(PSD_AT, const char *verb, const psd_work_slot 
 
 /* Blocks on claimed works; NULL entries are skipped. */
 static void block(psd_ctx *ctx, psd_work_slot *const *slots, psd_request **requests, uint64_t *seqs,
-                  int32_t count, bool any, psd_time_ns deadline)
+                  int32_t count, bool any, patience until)
 {
     int32_t named = 0;
     for (int32_t i = 0; i < count; i++) {
@@ -80,8 +91,9 @@ static void block(psd_ctx *ctx, psd_work_slot *const *slots, psd_request **reque
         if (slots[i] != NULL)
             seqs[named++] = slots[i]->record;
     }
-    int record = psd_record_wait_begin(&ctx->recorder, seqs, named, any);
-    ctx->ops->wait(ctx->backend, requests, count, any, deadline);
+    int record =
+        psd_record_wait_begin(&ctx->recorder, seqs, named, until.how | (any ? PSD_WAIT_ANY : PSD_WAIT_ALL));
+    ctx->ops->wait(ctx->backend, requests, count, any, until.deadline);
     psd_record_wait_end(&ctx->recorder, record);
 }
 
@@ -101,7 +113,7 @@ static psd_status wait_one(PSD_AT, const char *verb, psd_ctx *ctx, psd_work work
         psd_request *request = NULL;
         uint64_t seq = 0;
         psd_time_ns begun = psd_now_ns();
-        block(ctx, &slot, &request, &seq, 1, false, wait_deadline(slot, timeout_ms));
+        block(ctx, &slot, &request, &seq, 1, false, patience_of(wait_deadline(slot, timeout_ms), timeout_ms));
         status = ctx->ops->test(slot->request, result);
         if (status == PSD_INPROGRESS) {
             status = explain_timeout(file, line, verb, slot, psd_now_ns() - begun);
@@ -115,13 +127,13 @@ static psd_status wait_one(PSD_AT, const char *verb, psd_ctx *ctx, psd_work work
 /* -------------------------------------------------------------------------------------------- on a stream */
 
 /* Until the operation is queued; without a trace if it is already. */
-static psd_status queue_on(psd_ctx *ctx, const psd_work_slot *slot, void *stream, psd_time_ns deadline)
+static psd_status queue_on(psd_ctx *ctx, const psd_work_slot *slot, void *stream, patience until)
 {
     psd_status status = ctx->ops->stream_wait(slot->request, stream, 0);
     if (status != PSD_ERR_TIMEOUT)
         return status;
-    int record = psd_record_wait_begin(&ctx->recorder, &slot->record, 1, false);
-    status = ctx->ops->stream_wait(slot->request, stream, deadline);
+    int record = psd_record_wait_begin(&ctx->recorder, &slot->record, 1, until.how);
+    status = ctx->ops->stream_wait(slot->request, stream, until.deadline);
     psd_record_wait_end(&ctx->recorder, record);
     return status;
 }
@@ -148,10 +160,10 @@ static psd_status end_failed(PSD_AT, const char *verb, psd_ctx *ctx, psd_work_sl
 
 /* Makes the stream wait for a claimed work, whose handle then ends. */
 static psd_status queue_claimed(PSD_AT, const char *verb, psd_ctx *ctx, psd_work_slot *slot, void *stream,
-                                psd_time_ns deadline, bool explain)
+                                patience until, bool explain)
 {
     psd_time_ns begun = psd_now_ns();
-    psd_status status = queue_on(ctx, slot, stream, deadline);
+    psd_status status = queue_on(ctx, slot, stream, until);
     if (status == PSD_OK) {
         slot->stream = stream; /* where it is to be found from now on */
         work_detach(ctx, slot);
@@ -177,7 +189,7 @@ static psd_status queue_one(PSD_AT, const char *verb, psd_ctx *ctx, psd_work wor
         return status;
     *source = slot->source;
     return queue_claimed(file, line, verb, ctx, slot, stream != NULL ? *stream : slot->stream,
-                         wait_deadline(slot, timeout_ms), true);
+                         patience_of(wait_deadline(slot, timeout_ms), timeout_ms), true);
 }
 
 static bool has_streams(const psd_ctx *ctx)
@@ -305,14 +317,14 @@ static bool make_room(many *m, int32_t count)
     return true;
 }
 
-static psd_time_ns latest_deadline(const many *m, int64_t timeout_ms)
+static patience latest_deadline(const many *m, int64_t timeout_ms)
 {
     psd_time_ns latest = timeout_ms != 0 ? psd_deadline_ns(psd_now_ns(), timeout_ms) : 0;
     for (int32_t i = 0; i < m->count && timeout_ms == 0; i++) {
         psd_time_ns own = m->slots[i] != NULL ? wait_deadline(m->slots[i], 0) : 0;
         latest = own > latest ? own : latest;
     }
-    return latest;
+    return patience_of(latest, timeout_ms);
 }
 
 static psd_status begin_many(PSD_AT, const char *verb, psd_ctx *ctx, const psd_work *works, int32_t count,
@@ -359,12 +371,12 @@ static psd_status end_of_all(PSD_AT, psd_ctx *ctx, const psd_work *works, many *
 
 /* psd_waitall where there are streams. */
 static psd_status queue_of_all(PSD_AT, psd_ctx *ctx, const psd_work *works, many *m, int32_t i,
-                               psd_time_ns deadline, bool explain)
+                               patience until, bool explain)
 {
     psd_work_slot *slot = m->slots[i];
     if (slot == NULL)
         return end_of_all(file, line, ctx, works, m, i, explain, 0);
-    return queue_claimed(file, line, "psd_waitall", ctx, slot, slot->stream, deadline, explain);
+    return queue_claimed(file, line, "psd_waitall", ctx, slot, slot->stream, until, explain);
 }
 
 psd_status psd_waitall_at(PSD_AT, psd_ctx *ctx, const psd_work *works, int32_t count, int64_t timeout_ms)
@@ -374,13 +386,13 @@ psd_status psd_waitall_at(PSD_AT, psd_ctx *ctx, const psd_work *works, int32_t c
     if (first != PSD_OK)
         return first;
     psd_time_ns begun = psd_now_ns();
-    psd_time_ns deadline = m.claimed > 0 ? latest_deadline(&m, timeout_ms) : 0;
+    patience until = latest_deadline(&m, timeout_ms);
     if (m.claimed > 0 && !ctx->has_streams)
-        block(ctx, m.slots, m.requests, m.seqs, count, false, deadline);
+        block(ctx, m.slots, m.requests, m.seqs, count, false, until);
     for (int32_t i = 0; i < count; i++) {
         psd_status status =
             ctx->has_streams
-                ? queue_of_all(file, line, ctx, works, &m, i, deadline, first == PSD_OK)
+                ? queue_of_all(file, line, ctx, works, &m, i, until, first == PSD_OK)
                 : end_of_all(file, line, ctx, works, &m, i, first == PSD_OK, psd_now_ns() - begun);
         if (first == PSD_OK)
             first = status;

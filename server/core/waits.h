@@ -51,7 +51,7 @@ typedef struct waits_thread {
     uint32_t id;       /* kernel thread id */
     uint64_t wait_seq; /* number of its wait */
     int64_t waiting_ns;
-    bool is_blocked; /* in a wait inside psd; otherwise it runs: it polls, or is outside psd */
+    bool is_blocked; /* in a wait inside psd; else it runs: it polls, waits with a timeout, or is outside psd */
     bool any;
     bool is_partial;     /* waits for works besides those named */
     uint32_t first_work; /* in `works` */

@@ -38,7 +38,7 @@ static void wait_records(psd_recorder *recorder)
 {
     const uint64_t seq = 1;
     for (uint64_t i = 0; i < OPS; i++)
-        psd_record_wait_end(recorder, psd_record_wait_begin(recorder, &seq, 1, false));
+        psd_record_wait_end(recorder, psd_record_wait_begin(recorder, &seq, 1, PSD_WAIT_ALL));
 }
 
 static void read_clock(psd_recorder *recorder)

@@ -109,12 +109,45 @@ static void one_grad(void)
         TRY(psd_barrier(ctx, group, NULL));
 }
 
+static void must_time_out(psd_status status)
+{
+    if (status == PSD_ERR_TIMEOUT)
+        return;
+    printf("rank %d: a wait was to end by its timeout, and gave %s\n", world_rank, psd_status_text(status));
+    fflush(stdout);
+    exit(8);
+}
+
+/* Waits with a timeout of their own come back, and what follows wakes the peer; wrong: it does not. */
+static void own_timeout(void)
+{
+    psd_tensor x = tensor(0, 10, "x"), y = tensor(1, 10, "y"), wake = tensor(2, 10, "wake");
+    const char *how = parameter_text("how", "wait");
+    psd_work works[2];
+    int32_t index;
+    if (rank == 0) {
+        TRY(psd_irecv(ctx, group, &x, 1, NULL, &works[0]));
+        TRY(psd_irecv(ctx, group, &y, 1, NULL, &works[1]));
+        if (how[0] == 'a')
+            must_time_out(psd_waitany(ctx, works, 2, 1000, &index));
+        for (int i = 0; i < 3 && how[0] == 'l'; i++)
+            must_time_out(psd_wait(ctx, works[0], 400));
+        if (how[0] == 'w')
+            must_time_out(psd_wait(ctx, works[0], 1000));
+        if (!wrong)
+            TRY(psd_send(ctx, group, &wake, 1, NULL));
+        TRY(psd_waitall(ctx, works, 2, 0));
+    } else if (rank == 1) {
+        TRY(psd_recv(ctx, group, &wake, 0, NULL, NULL)); /* @own_timeout */
+        TRY(psd_send(ctx, group, &x, 0, NULL));
+        TRY(psd_send(ctx, group, &y, 0, NULL));
+    }
+    TRY(psd_barrier(ctx, group, NULL));
+}
+
 const scenario scenarios_p2p[] = {
-    {"pipeline", pipeline},
-    {"queue_order", queue_order},
-    {"p2p_count", p2p_count},
-    {"p2p_dtype", p2p_dtype},
-    {"prev_is_next", prev_is_next},
-    {"one_grad", one_grad},
-    {NULL, NULL},
+    {"pipeline", pipeline},         {"queue_order", queue_order},
+    {"p2p_count", p2p_count},       {"p2p_dtype", p2p_dtype},
+    {"prev_is_next", prev_is_next}, {"one_grad", one_grad},
+    {"own_timeout", own_timeout},   {NULL, NULL},
 };

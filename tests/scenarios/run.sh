@@ -160,6 +160,11 @@ p2p() {
     wrong p2p_dtype:count=50000:after=50 3 mismatch f32 i32
     wrong prev_is_next 2 mismatch
     wrong prev_is_next:rows=4000 2 mismatch
+    for how in wait any loop; do
+        wrong own_timeout:how=$how 2 deadlock '"tensor":"wake"'
+        twin own_timeout:how=$how 3
+        twin own_timeout:how=$how 2 stopped
+    done
 }
 p2p
 for op in all_reduce reduce scatter gather all_gather reduce_scatter all_to_all broadcast; do

@@ -154,20 +154,23 @@ FILE_TEST(publishes_waits)
     uint64_t seqs[12] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
     cr_assert_eq(psd_recorder_open(&recorder, &config), PSD_OK);
     for (int i = 0; i < PSD_RECORD_WAITERS; i++) {
-        slots[i] = psd_record_wait_begin(&recorder, seqs, 12, true);
+        slots[i] = psd_record_wait_begin(&recorder, seqs, 12, PSD_WAIT_ANY | PSD_WAIT_TIMED);
         cr_assert_eq(slots[i], i);
     }
-    cr_assert_eq(psd_record_wait_begin(&recorder, seqs, 1, false), -1,
+    cr_assert_eq(psd_record_wait_begin(&recorder, seqs, 1, PSD_WAIT_ALL), -1,
                  "more waiters than places are not seen");
     psd_record_wait_end(&recorder, -1);
     const psd_wait_record *wait = &recorder.file->waits[5];
     cr_assert_eq(atomic_load(&wait->seq) % 2, 1);
     cr_assert_eq(wait->count, 12);
     cr_assert_eq(wait->any, 1);
+    cr_assert_eq(wait->timed, 1);
     cr_assert_eq(wait->works[7], 8);
     psd_record_wait_end(&recorder, slots[5]);
     cr_assert_eq(atomic_load(&wait->seq) % 2, 0);
-    cr_assert_eq(psd_record_wait_begin(&recorder, seqs, 1, false), 5);
+    cr_assert_eq(psd_record_wait_begin(&recorder, seqs, 1, PSD_WAIT_ALL), 5);
+    cr_assert_eq(wait->any, 0);
+    cr_assert_eq(wait->timed, 0);
     psd_recorder_close(&recorder);
 }
 
@@ -192,7 +195,7 @@ PSD_TEST(recorder, can_be_off)
     cr_assert_eq(psd_recorder_open(&recorder, &config), PSD_OK);
     cr_assert_eq(psd_record_begin(&recorder, &start), 0);
     psd_record_end(&recorder, 0, PSD_OK, -1, 0);
-    cr_assert_eq(psd_record_wait_begin(&recorder, NULL, 0, false), -1);
+    cr_assert_eq(psd_record_wait_begin(&recorder, NULL, 0, PSD_WAIT_ALL), -1);
     psd_record_current(&recorder, 0, &current);
     cr_assert_eq(psd_record_done(&recorder), 0);
     psd_recorder_close(&recorder);
