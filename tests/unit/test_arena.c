@@ -2,6 +2,9 @@
 #include "tests/lib/psd_test.h"
 
 #include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -138,6 +141,80 @@ PSD_TEST(arena, a_peer_sees_it_and_not_what_is_detached)
     cr_assert(next != NULL && next != block);
     cr_assert(is_all(next, 65536, 0));
     peer_arena_close(&p);
+    arena_close(&a);
+}
+
+/* Two tensors in one page are given up one after the other, and one of them twice. */
+PSD_TEST(arena, what_is_detached_stays_so)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = 16 * page;
+    arena a;
+    peer_arena p = {NULL, 0};
+    uint64_t place;
+    cr_assert_eq(arena_open(&a, why, sizeof why), PSD_OK, "%s", why);
+    unsigned char *block = arena_get(&a, bytes);
+    cr_assert_eq(peer_arena_open(&p, a.fd, a.bytes, why, sizeof why), PSD_OK, "%s", why);
+    cr_assert(arena_place(&a, block, bytes, &place));
+    unsigned char *theirs = peer_arena_at(&p, place, bytes);
+    memset(block, 7, bytes);
+    arena_detach(&a, block + 3 * page + 100, 2 * page);
+    memset(block, 8, bytes);
+    arena_detach(&a, block + 3 * page + 100, 2 * page);
+    arena_detach(&a, block + 5 * page + 500, 4 * page);
+    arena_detach(&a, block + page, 12 * page);
+    memset(theirs, 1, bytes); /* late */
+    cr_assert(is_all(block + page, 12 * page, 8));
+    cr_assert(is_all(block, page, 1));
+    cr_assert(is_all(block + 13 * page, bytes - 13 * page, 1));
+    peer_arena_close(&p);
+    arena_close(&a);
+}
+
+/* A thread that counts at the beginning of a span whose other bytes are detached. */
+typedef struct counting {
+    unsigned char *block;
+    atomic_int span; /* where to count; -1: no more */
+    atomic_int seen; /* where it does */
+    long lost;
+} counting;
+
+enum { COUNTED_SPANS = 64, COUNTED_SPAN = 512 << 10 };
+
+static void *count_on(void *arg)
+{
+    counting *c = arg;
+    for (int span; (span = atomic_load(&c->span)) >= 0;) {
+        volatile uint32_t *word = (volatile uint32_t *)(void *)(c->block + (size_t)span * COUNTED_SPAN);
+        uint32_t count = *word;
+        do {
+            c->lost += *word != count;
+            *word = ++count;
+            atomic_store(&c->seen, span);
+        } while (atomic_load(&c->span) == span);
+        c->lost += *word != count;
+    }
+    return NULL;
+}
+
+PSD_TEST(arena, what_is_written_beside_detached_bytes_is_kept)
+{
+    arena a;
+    pthread_t thread;
+    cr_assert_eq(arena_open(&a, why, sizeof why), PSD_OK, "%s", why);
+    counting c = {.block = arena_get(&a, (size_t)COUNTED_SPANS * COUNTED_SPAN)};
+    cr_assert_not_null(c.block);
+    atomic_init(&c.span, 0);
+    atomic_init(&c.seen, -1);
+    cr_assert_eq(pthread_create(&thread, NULL, count_on, &c), 0);
+    for (int span = 0; span < COUNTED_SPANS; span++) {
+        atomic_store(&c.span, span);
+        while (atomic_load(&c.seen) != span)
+            sched_yield();
+        arena_detach(&a, c.block + (size_t)span * COUNTED_SPAN + 64, COUNTED_SPAN - 64);
+    }
+    atomic_store(&c.span, -1);
+    cr_assert_eq(pthread_join(thread, NULL), 0);
+    cr_assert_eq(c.lost, 0);
     arena_close(&a);
 }
 

@@ -111,6 +111,7 @@ void arena_close(arena *a)
     (void)munmap(a->base, a->bytes);
     close(a->fd);
     free(a->blocks);
+    free(a->ranges);
     memset(a, 0, sizeof *a);
     a->fd = -1;
 }
@@ -236,6 +237,45 @@ bool arena_place(const arena *a, const void *data, uint64_t bytes, uint64_t *pla
     return true;
 }
 
+/* Where the detached range that holds this place ends; else `place` itself, and *until is where the next one begins. */
+static uint64_t end_of_detached(const arena *a, uint64_t place, uint64_t *until)
+{
+    for (size_t i = 0; i < a->range_count; i++) {
+        const arena_range *r = &a->ranges[i];
+        if (r->from <= place && place < r->end)
+            return r->end;
+        if (place < r->from && r->from < *until)
+            *until = r->from;
+    }
+    return place;
+}
+
+/* Each page becomes a private copy when it is written to: done by the kernel, it loses nothing that other threads write
+ * beside it meanwhile. False: there are too many mappings, or no memory. */
+static bool make_private(const arena *a, uint64_t from, uint64_t end)
+{
+    unsigned char *at = a->base + from;
+    void *map = mmap(at, end - from, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, a->fd, (off_t)from);
+    if (map == MAP_FAILED)
+        return false;
+    if (madvise(at, end - from, MADV_POPULATE_WRITE) == 0 || errno != EINVAL)
+        return true;
+    for (uint64_t i = 0; i < end - from; i += page_bytes())
+        (void)__atomic_fetch_or(at + i, 0, __ATOMIC_RELAXED); /* a kernel before 5.14 */
+    return true;
+}
+
+static bool remember_range(arena *a, uint64_t from, uint64_t end)
+{
+    arena_range *grown = realloc(a->ranges, (a->range_count + 1) * sizeof *grown);
+    if (grown == NULL)
+        return false;
+    grown[a->range_count] = (arena_range){.from = from, .end = end};
+    a->ranges = grown;
+    a->range_count++;
+    return true;
+}
+
 void arena_detach(arena *a, const void *data, uint64_t bytes)
 {
     arena_block *b = find(a, data);
@@ -243,14 +283,20 @@ void arena_detach(arena *a, const void *data, uint64_t bytes)
         return;
     uint64_t page = page_bytes();
     uint64_t at = (uint64_t)((uintptr_t)data - (uintptr_t)a->base);
-    uint64_t from = at / page * page, length = round_up(at + bytes, page) - from;
-    void *copy = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uint64_t from = at / page * page, end = round_up(at + bytes, page);
     b->is_detached = true; /* also without memory for it: then at least no other block comes to lie there */
-    if (copy == MAP_FAILED)
-        return;
-    memcpy(copy, a->base + from, length);
-    if (mremap(copy, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, a->base + from) == MAP_FAILED)
-        (void)munmap(copy, length);
+    while (from < end) {   /* twice would bring the peer's pages back */
+        uint64_t until = end;
+        uint64_t skipped = end_of_detached(a, from, &until);
+        if (skipped == from) {
+            if (!remember_range(a, from, until))
+                return;
+            if (!make_private(a, from, until))
+                a->range_count--;
+            skipped = until;
+        }
+        from = skipped;
+    }
 }
 
 bool arena_share_page(const void *data, uint64_t bytes, const void *other, uint64_t other_bytes)

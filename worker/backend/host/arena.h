@@ -19,6 +19,11 @@ typedef struct arena_block {
     bool is_detached; /* the place is used no more: see arena_detach() */
 } arena_block;
 
+/* Whole pages, from one place up to another. */
+typedef struct arena_range {
+    uint64_t from, end;
+} arena_range;
+
 /* Our own. */
 typedef struct arena {
     int fd; /* -1: there is none */
@@ -27,6 +32,8 @@ typedef struct arena {
     arena_block *blocks; /* `count` of them, by place */
     size_t count;
     size_t capacity;
+    arena_range *ranges; /* `range_count` detached ones, none twice */
+    size_t range_count;
     pid_t pid; /* whose it is: a forked child shares the pages, and must not free them */
 } arena;
 
@@ -42,8 +49,11 @@ void *arena_get(arena *a, size_t bytes);
 bool arena_put(arena *a, void *memory);
 /* Where these bytes lie; false if not, all of them, in memory of arena_get(). */
 bool arena_place(const arena *a, const void *data, uint64_t bytes, uint64_t *place);
-/* For memory that a peer may write to later, though nobody waits for it any more: these bytes get new pages, with what
- * they hold now, and are seen by no peer from then on. */
+/* For memory that a peer may write to later, though nobody waits for it any more: the pages that these bytes lie in get
+ * new memory, with what they hold now, and are seen by no peer from then on. Other bytes of the first and the last page go
+ * along: what this process writes to them meanwhile is kept; what peers write to them later is lost, so the operations
+ * in which they do must not succeed (arena_share_page). What peers read of them stays as it is now. Where there is no
+ * memory for it, the pages stay; no other block comes to lie there. */
 void arena_detach(arena *a, const void *data, uint64_t bytes);
 /* Does detaching one take pages of the other along? */
 bool arena_share_page(const void *data, uint64_t bytes, const void *other, uint64_t other_bytes);
