@@ -291,6 +291,12 @@ static void take_member(const job *j, cut *c, member *m)
                 (waits_pair){rank, snap->peers[i], snap->sent[i], snap->received[i]};
 }
 
+/* What is aborted ends, and holds nobody. A group that broke because a rank was lost still shows whom that left waiting. */
+static bool is_aborted(const group *g)
+{
+    return g->state == GROUP_BROKEN && g->status != PSD_ERR_PEER_FAILED;
+}
+
 static void mark_groups(const job *j, uint32_t rank, const psd_msg_snapshot *snap)
 {
     for (uint32_t i = 0; i < snap->op_count; i++) {
@@ -301,7 +307,7 @@ static void mark_groups(const job *j, uint32_t rank, const psd_msg_snapshot *sna
             continue;
         }
         group *g = shelf_find(&j->groups, snap->ops[i].group);
-        if (g != NULL)
+        if (g != NULL && !is_aborted(g))
             g->is_in_cut = true;
     }
 }

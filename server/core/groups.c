@@ -169,6 +169,7 @@ static void group_go(psd_core *core, group *g)
     free(g->requests);
     g->ready = NULL;
     g->requests = NULL;
+    incidents_group_live(g);
     fill_go(g, &send_to(core, to_group(g->job, g->id), PSD_MSG_GROUP_GO)->u.group);
 }
 

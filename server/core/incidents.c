@@ -48,6 +48,32 @@ static void add(psd_core *core, job *j, const psd_msg_incident *body)
     note_add(core, j, body->culprit, PSD_NOTE_WARN, "incident %u: %s", i->id, body->text);
 }
 
+/* ----------------------------------------------------------------------------------- what follows from one */
+
+/* Who leaves after an incident has ended a call of it leaves because of that: whoever then misses it is no incident of
+ * its own, until the members have gone on with a new group. */
+static void mark_members(job *j, const uint32_t *members, uint32_t count, uint32_t cause)
+{
+    for (uint32_t at = 0; at < count; at++) {
+        member *m = j->ranks[ranks_at(members, at)];
+        if (m != NULL && member_is_live(m) && (cause == 0 || m->aborted_by == 0))
+            m->aborted_by = cause;
+    }
+}
+
+void incidents_group_live(const group *g)
+{
+    mark_members(g->job, g->members, g->count, 0);
+}
+
+/* The incident that this one, of a rank that never comes, follows from; 0: none. */
+static uint32_t cause_of(const job *j, const psd_msg_incident *body)
+{
+    bool is_known = body->kind == WAITS_ORPHAN && body->culprit >= 0 && (uint32_t)body->culprit < j->world;
+    const member *m = is_known ? j->ranks[body->culprit] : NULL;
+    return m != NULL ? m->aborted_by : 0;
+}
+
 /* ------------------------------------------------------------------------------ what ranks found by themselves */
 
 static bool is_collective(const psd_op_side *side)
@@ -147,8 +173,11 @@ static void add_of_group(psd_core *core, group *g, int32_t rank)
     if (g->incident != 0)
         return;
     psd_msg_incident body = body_of(g, rank);
+    if (cause_of(g->job, &body) != 0)
+        return;
     add(core, g->job, &body);
     g->incident = g->job->incident_count;
+    mark_members(g->job, g->members, g->count, g->incident);
 }
 
 void incidents_group_failed(psd_core *core, group *g, const member *m, const psd_msg_abort *fail)
@@ -182,22 +211,41 @@ void incidents_member_closed(psd_core *core, group *g, uint32_t at)
         add_of_group(core, g, g->failed_at);
 }
 
+static void end_groups(psd_core *core, job *j, const psd_msg_incident *body, uint32_t cause, const char *text)
+{
+    psd_status status = status_of(body->kind);
+    for (uint32_t k = 0; k < body->group_count && !body->report_only; k++) {
+        group *g = shelf_find(&j->groups, body->groups[k]);
+        pending *p = g == NULL ? shelf_find(&j->pendings, body->groups[k]) : NULL;
+        if (p != NULL) {
+            mark_members(j, p->members, p->count, cause);
+            pending_refuse(core, p, status, text);
+        }
+        if (g != NULL) {
+            mark_members(j, g->members, g->count, cause);
+            groups_abort(core, g, status, body->culprit, text);
+        }
+    }
+}
+
 void incidents_decided(psd_core *core, const psd_event *event)
 {
     job *j = jobs_find(core, event->ident.job);
     if (j == NULL || j->state != JOB_RUNNING || event->msg == NULL || event->msg->type != PSD_MSG_INCIDENT)
         return;
     const psd_msg_incident *body = &event->msg->u.incident;
+    uint32_t cause = cause_of(j, body);
+    char text[PSD_MAX_TEXT];
     mark_journal(core);
-    add(core, j, body);
-    for (uint32_t k = 0; k < body->group_count && !body->report_only; k++) {
-        group *g = shelf_find(&j->groups, body->groups[k]);
-        pending *p = g == NULL ? shelf_find(&j->pendings, body->groups[k]) : NULL;
-        if (p != NULL)
-            pending_refuse(core, p, status_of(body->kind), body->text);
-        if (g != NULL)
-            groups_abort(core, g, status_of(body->kind), body->culprit, body->text);
+    if (cause == 0) {
+        add(core, j, body);
+        (void)snprintf(text, sizeof text, "%s", body->text);
+    } else {
+        (void)snprintf(text, sizeof text,
+                       "rank %d has left the job after incident %u; cure: psctl incidents show %u",
+                       body->culprit, cause, cause);
     }
+    end_groups(core, j, body, cause != 0 ? cause : j->incident_count, text);
 }
 
 /* Told when the worker leaves, and again after a resync. */

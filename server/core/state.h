@@ -113,7 +113,8 @@ typedef struct member {
     psd_current_op *current;      /* NULL: in no operation */
     psd_msg_snapshot *snap; /* its answer in the round that goes on, see watch.c; NULL: none. One block */
     uint32_t roster_at;
-    uint32_t stuck_at; /* in watch.stuck */
+    uint32_t stuck_at;   /* in watch.stuck */
+    uint32_t aborted_by; /* incident that broke a group of it, until a new one goes live; 0: none */
     uint32_t arrival;
     uint32_t pid;
     int32_t rank;  /* -1 until the world is complete, unless asked for */
@@ -621,6 +622,7 @@ void watch_restart(psd_core *core);
 void watch_free(job *j);
 void incidents_lost_work(psd_core *core, member *m, const psd_msg *msg);
 void incidents_decided(psd_core *core, const psd_event *event);
+void incidents_group_live(const group *g);                            /* its members have gone on */
 bool incidents_has(const psd_core *core, const job *j, uint64_t key); /* an open one */
 bool incident_is_open(const job *j, const incident *i);
 /* A rank found its group broken, or tells more of a group that is broken. */

@@ -195,6 +195,9 @@ wrong member_lists 5 mismatch mismatch.members 'ranks 0 1 2' '"ranks 0 1'
 wrong splitting 3 deadlock group_split all_reduce @splitting
 wrong splitting:how=dup:after=50 4 deadlock group_dup all_reduce @splitting
 wrong missing_member:leaves=1 3 none 'rank 2'
+wrong aftermath 2 deadlock 'same order' '!orphan' '"incident":1'
+wrong aftermath 3 deadlock 'same order' '!orphan' '"incident":1'
+twin aftermath 3
 wrong member_lists:order=1 3 none 'rank 1' 'rank 0'
 wrong pull_first 2 none '"weight"' 'psd_table_open'
 wrong death 3 none 'rank 2' @death_dup
