@@ -192,6 +192,45 @@ static psctl_exit finish(psctl_answer *answer, bool printed)
     return code;
 }
 
+/* Whose backend tells psd what its operations wait for. */
+#define INSPECTED_BACKEND "host"
+
+#define BACKENDS 8 /* told of, at most */
+
+static bool is_told(const char *const *told, size_t count, const char *backend)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(told[i], backend) == 0)
+            return true;
+    return false;
+}
+
+/* That no hang was found says nothing of ranks that are not looked at. */
+static void print_no_hang(const psctl_answer *ranks)
+{
+    const char *told[BACKENDS];
+    size_t count = 0;
+    bool any_inspected = false;
+    for (size_t p = 0; p < ranks->count; p++)
+        for (uint32_t r = 0; r < page_of(ranks, p)->row_count; r++) {
+            const char *backend = cell_at(page_of(ranks, p), r, "backend")->text;
+            bool is_inspected = strcmp(backend, INSPECTED_BACKEND) == 0;
+            any_inspected = any_inspected || is_inspected;
+            if (!is_inspected && count < BACKENDS && !is_told(told, count, backend))
+                told[count++] = backend;
+        }
+    if (any_inspected || count == 0)
+        puts("no hang was found (see: psctl ops, for what each rank is in)");
+    for (size_t i = 0; i < count; i++) {
+        char name[PSD_MAX_NAME];
+        psctl_text_clean(told[i], name, sizeof name);
+        printf(
+            "hangs on backend %s are not inspected by this version: they end at the deadline of an operation "
+            "(see: psctl ops, for what each rank is in)\n",
+            name);
+    }
+}
+
 static psctl_exit run_why(const psctl_options *options, int argc, char **argv)
 {
     psctl_answer answer;
@@ -201,10 +240,16 @@ static psctl_exit run_why(const psctl_options *options, int argc, char **argv)
     if (code != PSCTL_FINE)
         return code;
     bool printed = true;
-    if (options->json)
+    if (options->json) {
         printed = psctl_print_json(&answer, 0);
-    else if (!print_incidents(&answer, 0))
-        puts("no hang was found (see: psctl ops, for what each rank is in)");
+    } else if (!print_incidents(&answer, 0)) {
+        psctl_answer ranks;
+        printed = ask(options, "ranks", &ranks) == PSCTL_FINE;
+        if (printed) {
+            print_no_hang(&ranks);
+            psctl_answer_free(&ranks);
+        }
+    }
     return finish(&answer, printed);
 }
 
