@@ -226,7 +226,7 @@ typedef struct psd_op_side {
     int32_t root;     /* collectives: group rank, or what else must agree (PSD_ROOT_PARTS); -1 */
     uint64_t ordinal; /* UINT64_MAX: none, a receive without its message */
     int64_t count;
-    char name[PSD_MAX_NAME]; /* of the tensor; "": not known */
+    char name[PSD_MAX_NAME];      /* of the tensor; "": not known */
     char site[PSD_MAX_SITE + 12]; /* "train.c:12"; "": not known */
 } psd_op_side;
 
@@ -361,6 +361,8 @@ typedef struct psd_snap_op {
     uint64_t ordinal;
     int64_t count;
     uint32_t line;
+    uint32_t
+        other_tag; /* a receive: tag + 1 of a message of its peer's that came, and that it does not take; 0: none */
     char file[PSD_MAX_SITE];
     char name[PSD_MAX_NAME];
 } psd_snap_op;

@@ -443,6 +443,7 @@ static bool read_snap_op(psd_reader *r, const Psdpb__SnapOp *in, psd_snap_op *ou
         !psd_read_range(r, "snapshot.ops.peer", in->peer, -1, PSD_MAX_WORLD - 1) ||
         !psd_read_range(r, "snapshot.ops.count", in->count, 0, INT64_MAX) ||
         !psd_read_range(r, "snapshot.ops.tag", in->tag, -1, INT32_MAX) ||
+        !psd_read_range(r, "snapshot.ops.other_tag", in->other_tag, 0, INT32_MAX) ||
         !psd_read_text(r, "snapshot.ops.file", in->file, out->file, sizeof out->file) ||
         !psd_read_text(r, "snapshot.ops.name", in->name, out->name, sizeof out->name))
         return false;
@@ -458,6 +459,7 @@ static bool read_snap_op(psd_reader *r, const Psdpb__SnapOp *in, psd_snap_op *ou
     out->ordinal = in->ordinal;
     out->count = in->count;
     out->line = in->line;
+    out->other_tag = in->other_tag;
     return true;
 }
 

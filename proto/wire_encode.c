@@ -538,6 +538,7 @@ static bool write_snap_ops(writer *w, const psd_msg_snapshot *in, Psdpb__Snapsho
         ops[i].ordinal = from->ordinal;
         ops[i].count = from->count;
         ops[i].line = from->line;
+        ops[i].other_tag = from->other_tag;
         ops[i].file = TEXT(from->file);
         ops[i].name = TEXT(from->name);
         out->ops[i] = &ops[i];

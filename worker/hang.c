@@ -222,6 +222,7 @@ static void describe(psd_snap_op *op, const psd_transfer *t, const psd_record *r
     op->peer = t->is_collective ? -1 : t->peer;
     op->root = t->is_collective ? record->peer : -1;
     op->tag = t->is_collective ? 0 : t->tag;
+    op->other_tag = t->is_collective ? 0 : t->other_tag;
     op->line = record->line;
     snprintf(op->file, sizeof op->file, "%s", psd_site_file(record->file));
     snprintf(op->name, sizeof op->name, "%.*s", (int)sizeof record->name, record->name);

@@ -4414,7 +4414,7 @@ const ProtobufCMessageDescriptor psdpb__snap_thread__descriptor =
   (ProtobufCMessageInit) psdpb__snap_thread__init,
   NULL,NULL,NULL    /* reserved[123] */
 };
-static const ProtobufCFieldDescriptor psdpb__snap_op__field_descriptors[14] =
+static const ProtobufCFieldDescriptor psdpb__snap_op__field_descriptors[15] =
 {
   {
     "unit",
@@ -4584,6 +4584,18 @@ static const ProtobufCFieldDescriptor psdpb__snap_op__field_descriptors[14] =
     0,             /* flags */
     0,NULL,NULL    /* reserved1,reserved2, etc */
   },
+  {
+    "other_tag",
+    15,
+    PROTOBUF_C_LABEL_NONE,
+    PROTOBUF_C_TYPE_UINT32,
+    0,   /* quantifier_offset */
+    offsetof(Psdpb__SnapOp, other_tag),
+    NULL,
+    NULL,
+    0,             /* flags */
+    0,NULL,NULL    /* reserved1,reserved2, etc */
+  },
 };
 static const unsigned psdpb__snap_op__field_indices_by_name[] = {
   10,   /* field[10] = count */
@@ -4595,6 +4607,7 @@ static const unsigned psdpb__snap_op__field_indices_by_name[] = {
   11,   /* field[11] = line */
   13,   /* field[13] = name */
   9,   /* field[9] = ordinal */
+  14,   /* field[14] = other_tag */
   6,   /* field[6] = peer */
   3,   /* field[3] = redop */
   7,   /* field[7] = root */
@@ -4604,7 +4617,7 @@ static const unsigned psdpb__snap_op__field_indices_by_name[] = {
 static const ProtobufCIntRange psdpb__snap_op__number_ranges[1 + 1] =
 {
   { 1, 0 },
-  { 0, 14 }
+  { 0, 15 }
 };
 const ProtobufCMessageDescriptor psdpb__snap_op__descriptor =
 {
@@ -4614,7 +4627,7 @@ const ProtobufCMessageDescriptor psdpb__snap_op__descriptor =
   "Psdpb__SnapOp",
   "psdpb",
   sizeof(Psdpb__SnapOp),
-  14,
+  15,
   psdpb__snap_op__field_descriptors,
   psdpb__snap_op__field_indices_by_name,
   1,  psdpb__snap_op__number_ranges,

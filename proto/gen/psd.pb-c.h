@@ -577,10 +577,14 @@ struct  Psdpb__SnapOp
   uint32_t line;
   ProtobufCBinaryData file;
   ProtobufCBinaryData name;
+  /*
+   * of a message that came and is not taken, + 1; 0: none
+   */
+  uint32_t other_tag;
 };
 #define PSDPB__SNAP_OP__INIT \
  { PROTOBUF_C_MESSAGE_INIT (&psdpb__snap_op__descriptor) \
-    , 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0,NULL}, {0,NULL} }
+    , 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0,NULL}, {0,NULL}, 0 }
 
 
 struct  Psdpb__Snapshot

@@ -218,6 +218,7 @@ static void take_op(const job *j, cut *c, uint32_t rank, const psd_snap_op *from
                      .tag = from->tag,
                      .ordinal = from->ordinal,
                      .count = from->count,
+                     .other_tag = from->other_tag,
                      .line = from->line,
                      .file = from->file,
                      .name = from->name};

@@ -89,6 +89,27 @@ static mix mix_of(const cut *c, const waits_finding *f)
     return m;
 }
 
+/* A receive of the finding for which a message has come, but for the tag; NULL: none. */
+static const waits_op *missed_message(const cut *c, const waits_finding *f)
+{
+    for (uint32_t i = 0; i < f->step_count; i++) {
+        const waits_op *o = op_of(c, &c->result.steps[f->first_step + i]);
+        if (o->kind == PSD_OP_RECV && o->other_tag != 0)
+            return o;
+    }
+    return NULL;
+}
+
+static void append_cure_of_tags(const cut *c, const waits_op *missed, char *out, size_t bytes)
+{
+    psd_append(out, bytes,
+               "the tags differ: rank %u has a message of rank %d with tag %u, and receives tag %d; give the "
+               "send and "
+               "the receive the same tag, or receive tag %u first",
+               c->in.units[missed->unit].rank, missed->peer, missed->other_tag - 1, missed->tag,
+               missed->other_tag - 1);
+}
+
 /* A send of the cycle to this rank that its receive does not take, because of the tag. */
 static const waits_op *other_tag(const cut *c, const waits_finding *f, const waits_op **receive)
 {
@@ -108,12 +129,14 @@ static const waits_op *other_tag(const cut *c, const waits_finding *f, const wai
 static void append_cure_of_cycle(const cut *c, const waits_finding *f, char *out, size_t bytes)
 {
     const waits_op *receive = NULL;
-    const waits_op *send = other_tag(c, f, &receive);
+    const waits_op *send = other_tag(c, f, &receive), *missed = missed_message(c, f);
     mix m = mix_of(c, f);
     uint32_t last = rank_of(c, &c->result.steps[f->first_step + f->step_count - 1]);
     if (send != NULL)
         psd_append(out, bytes, "give the send and the receive the same tag (%d and %d now)", send->tag,
                    receive->tag);
+    else if (missed != NULL)
+        append_cure_of_tags(c, missed, out, bytes);
     else if (f->step_count == 1)
         psd_append(out, bytes, "post it with the asynchronous form, or both ends in one psd_batch");
     else if (m.collectives == 0 && m.receives == 0)
@@ -189,6 +212,8 @@ static void write_orphan(const cut *c, const waits_finding *f, char *out, size_t
     psd_append(out, bytes, "; cure: ");
     if (failed)
         psd_append(out, bytes, "see why it was lost (psctl events); make new groups without it");
+    else if (missed_message(c, f) != NULL)
+        append_cure_of_tags(c, missed_message(c, f), out, bytes);
     else
         psd_append(out, bytes, "add the missing %s on rank %d, or remove this one", sides_missing(o->kind),
                    step->rank == WAITS_NONE ? -1 : (int32_t)step->rank);
@@ -217,7 +242,8 @@ static void append_row(const cut *c, const waits_op *o, const waits_thread *t, c
 {
     psd_op_side side;
     fill_side(c, o, &side);
-    incident_row row = {&side, role, is_opening(o) ? 0 : group_id(c, o), t != NULL ? t->waiting_ns : -1, waits_for};
+    incident_row row = {&side, role, is_opening(o) ? 0 : group_id(c, o), t != NULL ? t->waiting_ns : -1,
+                        waits_for};
     rows_add(out, &row);
 }
 

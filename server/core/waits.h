@@ -51,7 +51,8 @@ typedef struct waits_thread {
     uint32_t id;       /* kernel thread id */
     uint64_t wait_seq; /* number of its wait */
     int64_t waiting_ns;
-    bool is_blocked; /* in a wait inside psd; else it runs: it polls, waits with a timeout, or is outside psd */
+    bool
+        is_blocked; /* in a wait inside psd; else it runs: it polls, waits with a timeout, or is outside psd */
     bool any;
     bool is_partial;     /* waits for works besides those named */
     uint32_t first_work; /* in `works` */
@@ -84,6 +85,7 @@ typedef struct waits_op {
     int64_t count;
     uint64_t splits; /* hash of what else ranks must agree on; 0: nothing */
     /* For reports only; borrowed. */
+    uint32_t other_tag; /* a receive: tag + 1 of a message of its peer's that it does not take; 0: none */
     uint32_t line;
     const char *file;
     const char *name; /* of the tensor; "" or NULL: none */

@@ -381,6 +381,7 @@ static void gen_snap_op(gen *g, psd_snap_op *o, uint32_t unit)
     o->peer = (int32_t)below(g, 100) - 1;
     o->root = (int32_t)below(g, 100) - 50;
     o->tag = (int32_t)below(g, 100) - 1;
+    o->other_tag = (uint32_t)below(g, 100);
     o->ordinal = any64(g);
     o->count = natural(g);
     o->line = any32(g);

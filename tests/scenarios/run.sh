@@ -123,7 +123,9 @@ wrong broadcasts 2 mismatch.dtype '"dtype":"i64","count":14,"root":0' '"dtype":"
 wrong kinds 3 mismatch.kind '"rank":0,"role":"suspect","op":"barrier"' '"rank":1,"role":"other","op":"all_reduce"' \
     'add the missing call before it'
 wrong one_more 2 orphan barrier
-wrong tags 2 deadlock 'same tag'
+wrong tags 2 deadlock 'same tag' @tags_send
+wrong tags:count=4 2 deadlock 'the tags differ' 'message of rank 0 with tag 1' 'receives tag 2' @tags_barrier
+twin tags:count=4 2
 wrong ring 4 deadlock
 wrong any_source 3 deadlock 'from any rank'
 code=0 # these do not hang

@@ -155,6 +155,8 @@ typedef struct psd_transfer {
     uint64_t
         ordinal; /* collectives: in the group. Sends, and receives that have their message: in the pair */
     int64_t count;
+    uint32_t
+        other_tag; /* a receive that waits: tag + 1 of a message of its peer's that it does not take; 0: none */
 } psd_transfer;
 
 /* Who is told what is in flight. Called under the backend's locks: they only copy. */

@@ -11,6 +11,21 @@ static bool is_moving(const xfer *x)
     return x->state != XFER_OFFERED;
 }
 
+/* Of a message that has come for the receive but for its tag: + 1; 0: none. */
+static uint32_t other_tag(const psd_request *r, const xfer *x)
+{
+    if (x->is_send || x->state != XFER_POSTED || x->rank < 0)
+        return 0;
+    const list *head = &r->group->member[x->rank].messages;
+    for (const list *node = head->next; node != head; node = node->next) {
+        const message *m = LIST_ENTRY(node, message, node);
+        if (m->receiver == NULL && m->header.tag != x->tag && m->header.tag >= 0 &&
+            m->header.tag <= PSD_MAX_TAG)
+            return (uint32_t)m->header.tag + 1;
+    }
+    return 0;
+}
+
 static void tell_p2p(const psd_request *r, const xfer *x, const psd_inspector *to)
 {
     psd_transfer t = {.record = r->record,
@@ -21,7 +36,8 @@ static void tell_p2p(const psd_request *r, const xfer *x, const psd_inspector *t
                       .peer = x->rank,
                       .tag = x->tag,
                       .ordinal = x->ordinal,
-                      .count = x->count};
+                      .count = x->count,
+                      .other_tag = other_tag(r, x)};
     to->transfer(to->arg, &t);
 }
 
