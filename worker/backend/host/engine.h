@@ -216,7 +216,7 @@ struct psd_backend_group {
         dispute_deadline; /* a mismatch was found and the other side asked for its label; PSD_NEVER: none */
     char dispute[PSD_MAX_TEXT]; /* the text if it does not answer */
     op_sides dispute_sides;
-    uint64_t broken_at; /* + 1: the collective that the ranks disagree on; 0: none */
+    uint64_t broken_at;         /* + 1: the collective that the ranks disagree on; 0: none */
     psd_time_ns drain_deadline; /* broken: until when peers may read cancelled sends */
 };
 
@@ -275,7 +275,8 @@ struct psd_backend {
     uint64_t incarnation;
     uint64_t eager_limit;
     void (*on_group_broken)(void *, uint32_t, psd_status, int32_t, const char *);
-    void (*on_disagreement)(void *, uint32_t, psd_status, int32_t, const char *, const psd_op_side *, uint32_t);
+    void (*on_disagreement)(void *, uint32_t, psd_status, int32_t, const char *, const psd_op_side *,
+                            uint32_t);
     void *owner;
     list peers;
     list groups;
@@ -511,7 +512,8 @@ void host_group_close(hgroup *g);
  * settles. */
 void host_group_break(hgroup *g, psd_status status, int32_t culprit, bool tell, const char *text);
 /* The same, and tells what the ranks concerned called. */
-void host_group_break_by(hgroup *g, psd_status status, int32_t culprit, const char *text, const op_sides *sides);
+void host_group_break_by(hgroup *g, psd_status status, int32_t culprit, const char *text,
+                         const op_sides *sides);
 /* As psd_backend_ops.group_abort. */
 void host_group_abort(hgroup *g, psd_status status, const char *text);
 void host_group_break_disputed(hgroup *g); /* nobody answers host_group_dispute any more */
@@ -541,11 +543,11 @@ void host_group_dispute(hgroup *g, peer *p, const frame *compare, const char *la
 /* ------------------------------------------------------------------------------------------------ sides.c */
 
 /* Each adds one side; `sides` has room for it. */
-void sides_add_collective(const hgroup *g, op_sides *out, int32_t rank, uint64_t ordinal, const fingerprint *what,
-                          const char *label);
+void sides_add_collective(const hgroup *g, op_sides *out, int32_t rank, uint64_t ordinal,
+                          const fingerprint *what, const char *label);
 /* other: -1: any. */
-void sides_add_message(const hgroup *g, op_sides *out, bool is_send, int32_t rank, int32_t other, uint64_t ordinal,
-                       uint8_t dtype, int64_t count, const char *label);
+void sides_add_message(const hgroup *g, op_sides *out, bool is_send, int32_t rank, int32_t other,
+                       uint64_t ordinal, uint8_t dtype, int64_t count, const char *label);
 void sides_add_transfer(const hgroup *g, op_sides *out, const xfer *x);
 
 /* ------------------------------------------------------------------------------------------------ quick.c */
