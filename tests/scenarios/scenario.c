@@ -141,16 +141,50 @@ static void two_groups(void)
     }
 }
 
+/* Rank 0 disagrees last: all others have begun theirs, so that each has a side to tell. */
+static void hear_from_others(void)
+{
+    psd_tensor token = tensor(3, 1, "token");
+    for (int32_t other = 1; other < size; other++)
+        TRY(psd_recv(ctx, PSD_WORLD, &token, other, NULL, NULL));
+}
+
+static void tell_and_wait(psd_work work)
+{
+    psd_tensor token = tensor(3, 1, "token");
+    TRY(psd_send(ctx, PSD_WORLD, &token, 0, NULL));
+    TRY(psd_wait(ctx, work, 0));
+}
+
+static void all_reduce_first(psd_tensor *x)
+{
+    psd_work work;
+    TRY(psd_iall_reduce(ctx, PSD_WORLD, x, x, PSD_SUM, NULL, &work)); /* @counts @dtypes @kinds */
+    tell_and_wait(work);
+}
+
 /* 14, 15, 16, 20: ranks that disagree about one collective. */
 static void counts(void)
 {
     psd_tensor x = tensor(0, wrong && rank == 0 ? 99 : 100, "grad");
+    if (wrong && rank != 0) {
+        all_reduce_first(&x);
+        return;
+    }
+    if (wrong)
+        hear_from_others();
     TRY(psd_all_reduce(ctx, PSD_WORLD, &x, &x, PSD_SUM, NULL)); /* @counts */
 }
 
 static void dtypes(void)
 {
     psd_tensor x = psd_tensor_1d(memory[0], 100, wrong && rank == 0 ? PSD_BF16 : PSD_F32, "grad");
+    if (wrong && rank != 0) {
+        all_reduce_first(&x);
+        return;
+    }
+    if (wrong)
+        hear_from_others();
     TRY(psd_all_reduce(ctx, PSD_WORLD, &x, &x, PSD_SUM, NULL)); /* @dtypes */
 }
 
@@ -165,10 +199,15 @@ static void broadcasts(void)
 static void kinds(void)
 {
     psd_tensor x = tensor(0, 100, "grad");
-    if (wrong && rank == 0)
+    if (wrong && rank != 0) {
+        all_reduce_first(&x);
+        return;
+    }
+    if (wrong) {
+        hear_from_others();
         TRY(psd_barrier(ctx, PSD_WORLD, NULL)); /* @kinds */
-    else
-        TRY(psd_all_reduce(ctx, PSD_WORLD, &x, &x, PSD_SUM, NULL)); /* @kinds */
+    }
+    TRY(psd_all_reduce(ctx, PSD_WORLD, &x, &x, PSD_SUM, NULL));
 }
 
 /* 22: one collective more on one rank. */
