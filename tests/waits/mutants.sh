@@ -49,7 +49,7 @@ mutant victims_are_causes waits.c 'return g->part_is_cycle[part] && !g->part_has
 mutant first_cycle_is_shortest waits_cycle.c 's->g->effort < EFFORT' 'false'
 mutant messages_on_their_way waits_confirm.c 'confirmed = confirmed && all_have_arrived(first, is_stuck) && all_have_arrived(second, is_stuck);' ';'
 mutant those_of_the_gone waits_confirm.c 'bool has_ended = life == WAITS_FINISHED || life == WAITS_LEFT;' 'bool has_ended = false; (void)life;'
-mutant matched_waits_still waits_match.c 'g->meets[i] = waits_is_p2p(o->kind) && o->is_matched && !is_positional(g, o) &&' 'g->meets[i] = false &&'
+mutant matched_waits_still waits_match.c 'waits_is_p2p(o->kind) && o->is_matched && !is_positional(g, o) && g->partner[i] == WAITS_NONE;' 'false;'
 mutant any_waits_for_all_in_replay replay.c 'r->left[thread] = call->any ? 1 : open;' 'r->left[thread] = open;'
 mutant buffered_in_replay replay.c 'if (partner != WAITS_NONE && r->posted[r->in->all.ops[partner].unit]) {' 'if (o->kind == PSD_OP_SEND) op_done(r, op); if (partner != WAITS_NONE && r->posted[r->in->all.ops[partner].unit]) {'
 mutant collective_needs_one_in_replay replay.c 'if (++r->come[h] < r->in->all.groups[hub->group].size)' 'if (++r->come[h] + 1 < r->in->all.groups[hub->group].size)'
