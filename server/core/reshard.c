@@ -117,7 +117,7 @@ static psd_status schedule(const reshard_input *input, const reshard_atoms *atom
     return status;
 }
 
-/* Where a quantum is not small against an element, none is best for all: the largest element is tried as well. */
+/* Where a quantum is not small against an element, none is best for all: each element size is tried as well. */
 static psd_status schedule_best(const reshard_input *input, const reshard_atoms *atoms,
                                 const reshard_lanes *lanes, reshard_flows *flows, reshard_plan *out,
                                 const reshard_why *why)

@@ -23,7 +23,7 @@
 #include "worker/backend/host/direct.h"
 #include "worker/backend/host/frame.h"
 #include "worker/backend/host/link.h"
-#include "worker/backend/host/list.h"
+#include "worker/backend/list.h"
 #include "worker/backend/host/blocks.h"
 #include "worker/backend/host/tensor_memory.h"
 #include "worker/psd.h"

@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 #include "worker/backend/host/arena.h"
-#include "worker/backend/host/list.h"
+#include "worker/backend/list.h"
 
 typedef struct tensor_memory {
     arena *shared;       /* may be one that is not open; borrowed */

@@ -20,7 +20,7 @@
 #include <time.h>
 
 #include "common/log.h"
-#include "worker/backend/host/list.h"
+#include "worker/backend/list.h"
 #include "worker/backend/nccl/identity.h"
 
 #define LABEL_BYTES   160

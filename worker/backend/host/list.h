@@ -1,2 +1,0 @@
-/* The lists that all backends use. */
-#include "worker/backend/list.h"
